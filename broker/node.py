@@ -116,6 +116,10 @@ class BrokerNode:
                 self._lifecycle(self._session.fail(now_ms, str(error)))
         return self._settle(now_ms)
 
+    def must_wait(self, event: Event) -> bool:
+        """No event of a broker waits for others."""
+        return False
+
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Effect]:
         """Returns the effects of all events since the last call. Call it when no other event is waiting."""
         if self._stopped or self._replicas is None or not self._replicas.gathered:
@@ -288,11 +292,14 @@ class BrokerNode:
     def _read_registration(self, image: MetadataImage, now_ms: int) -> None:
         """Reads this broker's registration: at a level below 3.7-IV2 it could not carry directories, without
         which none can fail alone (KIP-858, S1.22); and another process may have used this broker's id."""
-        known = image.brokers.get(self._config.node_id)
-        if known is None or known.epoch != self._session.broker_epoch:
+        registration = image.brokers.get(self._config.node_id)
+        if registration is None or registration.epoch != self._session.broker_epoch:
             return
         said = image.features.metadata_version >= LEVEL_DIRECTORIES
-        directories, leaving = frozenset(known.directories) if said else None, known.in_controlled_shutdown
+        directories, leaving = (
+            frozenset(registration.directories) if said else None,
+            registration.in_controlled_shutdown,
+        )
         read = self._session.registration_read(now_ms, directories=directories, leaving=leaving)
         self._lifecycle(read)
 

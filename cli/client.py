@@ -192,11 +192,11 @@ class ClusterClient:
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline:
             try:
-                found = self.quorum()
+                quorum = self.quorum()
             except (ApiError, Failure):
                 continue
-            if found.leader_epoch > after_epoch and found.leader_id >= 0:
-                return found
+            if quorum.leader_epoch > after_epoch and quorum.leader_id >= 0:
+                return quorum
             time.sleep(_POLL_S)
         raise Failure(f"no new leader within {self._timeout_s:g} s; see: metaquorum quorum describe")
 

@@ -35,11 +35,13 @@ from metaquorum.clients.search import ClientError, parse_bootstrap
 from metaquorum.config.keys import KAFKA_PROTOCOL
 from metaquorum.config.security import TlsFiles
 from metaquorum.lines import one_line
-from metaquorum.rpc.reach import spoken_at
+from metaquorum.rpc.reach import LOOK_S, spoken_at
 from metaquorum.wire.errors import EncodeError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+_LEAST_S = 0.1
+"""What a request gets at least, however long the addresses took."""
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsOptions
     command_config: Path | None = None
     controllers: str | None = None
+    by_kafka: bool | None = None
+    """Whether `controllers` are asked in Kafka's protocol; None until `settled`."""
 
     @property
     def timeout_ms(self) -> int:
@@ -58,12 +62,12 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     def open(self, client_id: str = CLIENT_ID) -> OpenCluster:
         """A client that is not connected yet. Raises Failure and ConfigError."""
         try:
-            return OpenCluster(self._client(client_id))
+            return OpenCluster(self.settled()._client(client_id))
         except ClientError as error:
             raise Failure(one_line(error)) from error
 
     def _client(self, client_id: str) -> KafkaClient:
-        if self.controllers is not None and not self.asks_controllers_by_kafka():
+        if self.controllers is not None and not self.by_kafka:
             tls = self.tls.material()
             asks = AdminClient(self.controllers, timeout_ms=self.timeout_ms, tls=tls, gives_up=True)
             return ControllersClient(asks, timeout_ms=self.timeout_ms)
@@ -75,15 +79,32 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             asks_brokers=self.controllers is None,
         )
 
-    def asks_controllers_by_kafka(self) -> bool:
+    def settled(self) -> ClusterOptions:
+        """These options, once it is known what the controllers speak; if one was silent, with the time that
+        is left for the request. Raises ClientError and ConfigError."""
+        if self.by_kafka is not None:
+            return self
+        began_s = time.monotonic()
+        by_kafka = self._asks_controllers_by_kafka(began_s)
+        spent_s = time.monotonic() - began_s
+        left_s = self.timeout_s if spent_s < self._look_s else max(_LEAST_S, self.timeout_s - spent_s)
+        return msgspec.structs.replace(self, by_kafka=by_kafka, timeout_s=left_s)
+
+    @property
+    def _look_s(self) -> float:
+        """How long an address may be silent in one protocol: the last one is asked before half of the time is
+        over, in two."""
+        return min(LOOK_S, self.timeout_s / 4)
+
+    def _asks_controllers_by_kafka(self, began_s: float) -> bool:
         """Whether the controllers are asked in Kafka's protocol: the first that answers speaks it, or there
-        is a login, which gRPC does not have. Raises ClientError and ConfigError."""
+        is a login, which gRPC does not have."""
         if self.controllers is None or self.command_config is not None:
             return self.controllers is not None
-        tls, until_s = self.tls.material(), time.monotonic() + self.timeout_s
+        tls = self.tls.material()
         for host, port in parse_bootstrap(self.controllers):
-            protocol = spoken_at(host, port, tls)
-            if protocol is not None or time.monotonic() >= until_s:
+            protocol = spoken_at(host, port, tls, self._look_s)
+            if protocol is not None or time.monotonic() - began_s >= self.timeout_s / 2:
                 return protocol == KAFKA_PROTOCOL
         return False
 
@@ -165,12 +186,11 @@ def controllers_option(command: F) -> F:
         controllers = None
         is_local = options.bootstrap is None and (Path(DEFAULT_DIRECTORY) / MANIFEST).is_file()
         if bootstrap_controllers is not None or is_local:
-            controllers = ClientOptions(
-                bootstrap=bootstrap_controllers, timeout_s=options.timeout_s, tls=options.tls
-            )
-            options = msgspec.structs.replace(options, controllers=bootstrap_controllers)
-            if _by_kafka(options):
-                controllers = None
+            options = _settled(msgspec.structs.replace(options, controllers=bootstrap_controllers))
+            if not options.by_kafka:
+                controllers = ClientOptions(
+                    bootstrap=bootstrap_controllers, timeout_s=options.timeout_s, tls=options.tls
+                )
         return command(*args, options=options, controllers=controllers, **more)
 
     return wrapped  # type: ignore[return-value]
@@ -200,9 +220,9 @@ def also_controllers(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-def _by_kafka(options: ClusterOptions) -> bool:
+def _settled(options: ClusterOptions) -> ClusterOptions:
     try:
-        return options.asks_controllers_by_kafka()
+        return options.settled()
     except ClientError as error:
         raise Failure(one_line(error)) from error
 

@@ -100,14 +100,14 @@ def _holds_tables(path: str) -> bool:
     from metaquorum.pipeline.stores.address import PathError, address, is_remote
 
     try:
-        place = address(path)
+        store_path = address(path)
     except PathError:
         return False
-    if not is_remote(place):
-        return all((Path(place) / name).is_dir() for name in (DATA, VERSIONS))
+    if not is_remote(store_path):
+        return all((Path(store_path) / name).is_dir() for name in (DATA, VERSIONS))
     from metaquorum.pipeline.stores.folder import Folder
 
-    return {DATA, VERSIONS} <= set(Folder(place).children())
+    return {DATA, VERSIONS} <= set(Folder(store_path).children())
 
 
 def _fleet(tables: str, logs: Sequence[str], port: int, memory_bytes: int) -> AbstractContextManager[Console]:
@@ -115,7 +115,7 @@ def _fleet(tables: str, logs: Sequence[str], port: int, memory_bytes: int) -> Ab
         raise Failure(f"pyarrow is not installed; install it with: {install_command('pyarrow')}")
     from metaquorum.console.server import fleet_console
 
-    found: dict[str, list[str]] = defaultdict(list)
+    paths_by_cluster: dict[str, list[str]] = defaultdict(list)
     for path in logs:
         for log in logs_at(path):
             identity = log.identity
@@ -124,9 +124,10 @@ def _fleet(tables: str, logs: Sequence[str], port: int, memory_bytes: int) -> Ab
                     f"nothing beside {log.path} names its cluster; give the directory of its node, which has"
                     " meta.properties"
                 )
-            found[identity.cluster_id].append(home_of(log))
+            paths_by_cluster[identity.cluster_id].append(home_of(log))
     pages = {
-        cluster: partial(_page, tuple(nodes), tuple(nodes), memory_bytes) for cluster, nodes in found.items()
+        cluster: partial(_page, tuple(nodes), tuple(nodes), memory_bytes)
+        for cluster, nodes in paths_by_cluster.items()
     }
     return fleet_console(tables, pages, port)
 

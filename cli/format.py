@@ -68,14 +68,14 @@ def level_of_release(name: str) -> int:
 
     The lowest is 3.3-IV0: before it, no record held the level. Raises ValueError, which lists the names.
     """
-    known = {
+    levels = {
         each: level
         for level, each in METADATA_VERSION_NAMES.items()
         if level >= MIN_FINALIZED_METADATA_VERSION
     }
-    within = [level for each, level in known.items() if each == name or each.startswith(name + "-")]
+    within = [level for each, level in levels.items() if each == name or each.startswith(name + "-")]
     if not name or not within:
-        raise ValueError(f"{name!r} is not a release for a new cluster; choose one of {', '.join(known)}")
+        raise ValueError(f"{name!r} is not a release for a new cluster; choose one of {', '.join(levels)}")
     return max(within)
 
 
@@ -122,7 +122,7 @@ def apply_plan(plan: FormatPlan) -> list[FormatResult]:
     bootstrap = bootstrap_checkpoint(features, _now_ms(), credentials)
     found = [_identity_to_keep(plan, directory) for directory in plan.directories]
     results = []
-    for at, (directory, present, directory_id) in enumerate(
+    for number, (directory, present, directory_id) in enumerate(
         zip(plan.directories, found, _directory_ids(plan), strict=True)
     ):
         if present is not None:
@@ -130,7 +130,7 @@ def apply_plan(plan: FormatPlan) -> list[FormatResult]:
                 FormatResult(directory=directory, directory_id=present.directory_id, written=False)
             )
             continue
-        voters = plan.voters if at == plan.metadata_index else ()
+        voters = plan.voters if number == plan.metadata_index else ()
         identity = MetaProperties(cluster_id=plan.cluster_id, node_id=plan.node_id, directory_id=directory_id)
         write_formatted(PosixDisk(), directory, identity, bootstrap, voters, timestamp_ms=_now_ms())
         ids = tuple(voter.voter_id for voter in voters)

@@ -112,13 +112,15 @@ def _listed(text: str, listener: str) -> tuple[Voter, ...]:
     if not parsed:
         raise Failure("--initial-controllers is empty; write id@host:port:directory-id,...")
     voters = []
-    for each in parsed:
-        name = f"--initial-controllers has {each.node_id}@{address_text(each.host, each.port)}"
-        if each.directory_id is None:
+    for written in parsed:
+        name = f"--initial-controllers has {written.node_id}@{address_text(written.host, written.port)}"
+        if written.directory_id is None:
             raise Failure(f"{name} without a directory id; write id@host:port:directory-id ({_IDS_NEEDED})")
-        if is_reserved_directory(each.directory_id):
-            raise Failure(f"{name} with the reserved id {uuid_to_text(each.directory_id)}; {_IDS_NEEDED}")
-        voters.append(new_voter(each.node_id, each.host, each.directory_id, ((listener, each.port),)))
+        if is_reserved_directory(written.directory_id):
+            raise Failure(f"{name} with the reserved id {uuid_to_text(written.directory_id)}; {_IDS_NEEDED}")
+        voters.append(
+            new_voter(written.node_id, written.host, written.directory_id, ((listener, written.port),))
+        )
     ids = [voter.voter_directory_id for voter in voters]
     if len(set(ids)) != len(ids):
         raise Failure(

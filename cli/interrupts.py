@@ -66,5 +66,5 @@ def terminated_in_order() -> Iterator[None]:
     try:
         yield
     finally:
-        for each, handler in earlier.items():
-            signal.signal(each, handler)
+        for signal_number, handler in earlier.items():
+            signal.signal(signal_number, handler)

@@ -213,16 +213,16 @@ def adopt(
 def grow(layout: Layout, controllers: int) -> Layout:
     """The cluster with new controllers, formatted to join as observers until they become voters. Existing
     nodes stay as they are. Raises Failure."""
-    known = layout.controllers
+    current = layout.controllers
     rng = random.SystemRandom()
-    usual = [node.port for node in known] == [CONTROLLER_PORT + at for at in range(len(known))]
-    roles = _roles(controllers, 0)[len(known) :]
+    usual = [node.port for node in current] == [CONTROLLER_PORT + at for at in range(len(current))]
+    roles = _roles(controllers, 0)[len(current) :]
     more = _new_nodes(roles, None if usual else free_ports(len(roles)), rng)
-    if not all(node.quorum_port for node in known):
+    if not all(node.quorum_port for node in current):
         more = tuple(msgspec.structs.replace(node, quorum_port=0) for node in more)
     grown = Layout(
         directory=layout.directory,
-        manifest=msgspec.structs.replace(layout.manifest, nodes=(*known, *more, *layout.brokers)),
+        manifest=msgspec.structs.replace(layout.manifest, nodes=(*current, *more, *layout.brokers)),
     )
     for node in more:
         # Left by an interrupted command: no manifest names it.
@@ -283,12 +283,12 @@ def _new_nodes(
 ) -> tuple[LocalNode, ...]:
     drawn = iter([] if ports is None else [each for each in free_ports(5 * len(roles)) if each not in ports])
     nodes = []
-    for at, (role, node_id) in enumerate(roles):
+    for number, (role, node_id) in enumerate(roles):
         serving = BROKER_PORT + node_id
         port = serving if role == "broker" else CONTROLLER_PORT + node_id % FIRST_CONTROLLER_ID
         metrics, kafka, quorum = port + METRICS_ABOVE, serving + KAFKA_ABOVE, port + KAFKA_ABOVE
         if ports is not None:
-            port, serving, metrics = ports[at], next(drawn), next(drawn)
+            port, serving, metrics = ports[number], next(drawn), next(drawn)
             kafka, quorum = next(drawn), next(drawn)
         nodes.append(
             LocalNode(

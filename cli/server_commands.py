@@ -126,8 +126,8 @@ def _format(path: Path, cluster_id: str | None, *, alone: bool) -> None:
     known = [existing_cluster_id(Path(each)) for each in node.directories]
     if all(known):
         return
-    found = next((each for each in known if each), None)
-    if found is None and cluster_id is None:
+    chosen = next((each for each in known if each), None)
+    if chosen is None and cluster_id is None:
         if not alone:
             raise Failure(
                 "CLUSTER_ID is not set, and nothing is formatted: set it to the same id on every node "
@@ -139,7 +139,7 @@ def _format(path: Path, cluster_id: str | None, *, alone: bool) -> None:
         raise AssertionError("a command has a function")
     format_.callback(
         config=str(path),
-        cluster_id=cluster_id or found,
+        cluster_id=cluster_id or chosen,
         directories=(),
         node_id=None,
         directory_ids=(),

@@ -64,12 +64,17 @@ class CombinedNode:
             self._note_answer(event)
         return self._settle([], heard, now_ms, wall_ms)
 
+    def must_wait(self, event: Any) -> bool:
+        """Whether this input comes later (`ControllerNode.must_wait`)."""
+        return not self._stopped and self.controller.must_wait(event)
+
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]:
         """After the inputs of a step."""
         if self._stopped:
             return []
         effects: list[Any] = self.broker.settle(now_ms=now_ms, wall_ms=wall_ms)
-        return self._settle(effects, [], now_ms, wall_ms) if self.broker.stopped else effects
+        heard = self.controller.settle(now_ms=now_ms, wall_ms=wall_ms)
+        return self._settle(effects, heard, now_ms, wall_ms) if heard or self.broker.stopped else effects
 
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]:
         """Time passed, for the part that waited for it."""

@@ -245,14 +245,14 @@ def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Lis
 def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
     """Raises ConfigError for an advertised name without a listener, and for an address that other machines
     cannot connect to."""
-    known = {listener.name for listener in listeners}
+    names = {listener.name for listener in listeners}
     for listener in advertised or listeners:
         if listener.leads_nowhere:
             raise ConfigError(
                 f"{listener_text(listener.name, listener.host, listener.port)} cannot be advertised: clients"
                 " cannot connect to it; name this node's host in advertised.listeners"
             )
-        if listener.name not in known:
+        if listener.name not in names:
             raise ConfigError(
                 f"advertised.listeners has {listener.name}, which listeners does not have: use the same names"
             )
@@ -260,14 +260,14 @@ def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener
 
 def parse_overrides(entries: Iterable[str], key: str = "max.connections.per.ip.overrides") -> dict[str, int]:
     """Parses `HOST:NUMBER` entries. Raises ConfigError for a malformed or repeated one."""
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for entry in entries:
         host, _, raw = entry.rpartition(":")
         host = host.strip().strip("[]")
         number = whole_number(raw.strip(), MAX_INT)
         if not host or number is None:
             raise ConfigError(f"{key} has {entry!r}: write HOST:NUMBER, separated by commas")
-        if host in found:
+        if host in limits:
             raise ConfigError(f"{key} names {host} twice: remove one")
-        found[host] = number
-    return found
+        limits[host] = number
+    return limits

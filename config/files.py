@@ -78,14 +78,14 @@ def resolve(pairs: Mapping[str, str], environment: Mapping[str, str] = os.enviro
     if not names:
         return Resolved(pairs)
     lookups = {name: _lookup(name, pairs, environment) for name in names}
-    found: dict[str, str] = {}
+    resolved_values: dict[str, str] = {}
 
     def value_of(reference: re.Match[str]) -> str:
         lookup = lookups.get(reference["provider"])
         if lookup is None:
             return reference[0]  # as in Kafka: a text that only looks like a reference
-        found[reference[0]] = lookup(reference["path"] or "", reference["key"])
-        return found[reference[0]]
+        resolved_values[reference[0]] = lookup(reference["path"] or "", reference["key"])
+        return resolved_values[reference[0]]
 
     resolved = {}
     for name, text in pairs.items():
@@ -95,7 +95,7 @@ def resolve(pairs: Mapping[str, str], environment: Mapping[str, str] = os.enviro
             resolved[name] = _REFERENCE.sub(value_of, text)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
-    return Resolved(resolved, found)
+    return Resolved(resolved, resolved_values)
 
 
 def _lookup(name: str, pairs: Mapping[str, str], environment: Mapping[str, str]) -> Callable[[str, str], str]:

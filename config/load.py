@@ -226,8 +226,8 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
     # A combined node reaches static voters through `controller.quorum.voters`.
     found = controller_name if role == COMBINED and voters else None
     if role != CONTROLLER or advertised or not voters:
-        told = tuple(each for each in advertised or listeners if each.name != found)
-        check_advertised(listeners, told)
+        others = tuple(each for each in advertised or listeners if each.name != found)
+        check_advertised(listeners, others)
     log_dirs = tuple(Path(each) for each in cast("tuple[str, ...]", values["log.dirs"]))
     if len(set(log_dirs)) != len(log_dirs):
         raise ConfigError("log.dirs names a directory twice: remove one")
@@ -634,8 +634,8 @@ def unknown_names(names: Iterable[str], keys: Mapping[str, Key]) -> tuple[str, .
     if len(mistakes) == 1:
         raise ConfigError(f"{mistakes[0]} is not a known key: did you mean {near[mistakes[0]]}?")
     if mistakes:
-        told = ", ".join(f"{name} (did you mean {near[name]}?)" for name in mistakes)
-        raise ConfigError(f"{told} are not known keys: docs/configuration.md lists the known ones")
+        listed = ", ".join(f"{name} (did you mean {near[name]}?)" for name in mistakes)
+        raise ConfigError(f"{listed} are not known keys: docs/configuration.md lists the known ones")
     return tuple(unknown)
 
 
@@ -645,26 +645,26 @@ def _resembled(name: str, known: list[str]) -> str | None:
     ends = [each for each in known if each.endswith(f".{name}")]
     if ends and "." in name:
         return min(ends, key=len)
-    for each in difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE):
-        ratio = difflib.SequenceMatcher(None, name, each).ratio()
-        first, its_first = name.partition(".")[0], each.partition(".")[0]
+    for match in difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE):
+        ratio = difflib.SequenceMatcher(None, name, match).ratio()
+        first, its_first = name.partition(".")[0], match.partition(".")[0]
         if ratio >= _NEARLY_THE_SAME or difflib.SequenceMatcher(None, first, its_first).ratio() >= _ALIKE:
-            return each
+            return match
     return None
 
 
 def with_new_names(pairs: Mapping[str, str]) -> dict[str, str]:
     """The pairs with Kafka's older names replaced by the newer ones. Raises ConfigError if a node's two ids
     differ."""
-    found = dict(pairs)
+    renamed = dict(pairs)
     for old, new in ALIASES.items():
-        if old not in found:
+        if old not in renamed:
             continue
-        value = found.pop(old)
-        if new == "node.id" and found.get(new, value).strip() != value.strip():
-            raise ConfigError(f"{old}={value}, but {new}={found[new]}: remove the line with {old}")
-        found.setdefault(new, value)
-    return found
+        value = renamed.pop(old)
+        if new == "node.id" and renamed.get(new, value).strip() != value.strip():
+            raise ConfigError(f"{old}={value}, but {new}={renamed[new]}: remove the line with {old}")
+        renamed.setdefault(new, value)
+    return renamed
 
 
 def check_passed_over(passed: Mapping[str, str], tls_listeners: tuple[str, ...]) -> None:

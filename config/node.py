@@ -120,11 +120,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def set_in_file(self, names: Container[str]) -> dict[str, str]:
         """The keys among `names` that this node's file sets to a value other than the default, as text."""
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for name, value in self.values.items():
             if name in names and value is not None and value != KEYS[name].default:
-                found[name] = value_text(value)
-        return found
+                values[name] = value_text(value)
+        return values
 
     @property
     def controllers_use_tls(self) -> bool:
@@ -183,11 +183,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if name:
             return next((each for each in kafka if each.name == name), None)
         protocol = cast("str | None", self.values["security.inter.broker.protocol"])
-        found = [each for each in kafka if each.name == (protocol or "PLAINTEXT")]
-        found += sorted(
+        candidates = [each for each in kafka if each.name == (protocol or "PLAINTEXT")]
+        candidates += sorted(
             (each for each in kafka if protocol in (None, each.protocol)), key=lambda each: each.is_sasl
         )
-        return next(iter(found), None)
+        return next(iter(candidates), None)
 
     def controller(self, cluster_id: str, bootstrap: tuple[Record, ...]) -> ControllerConfig:
         """The configuration of a controller's core; both arguments come from its formatted directory."""

@@ -41,10 +41,10 @@ class _Value(msgspec.Struct, frozen=True):
 
 def _values(data: bytes) -> Iterator[_Value]:
     """The values in a DER encoding, in order."""
-    at = 0
-    while at < len(data):
+    position = 0
+    while position < len(data):
         try:
-            tag, length, begin = data[at], data[at + 1], at + 2
+            tag, length, begin = data[position], data[position + 1], position + 2
             if length & 0x80:
                 count = length & 0x7F
                 length, begin = int.from_bytes(data[begin : begin + count], "big"), begin + count
@@ -53,8 +53,8 @@ def _values(data: bytes) -> Iterator[_Value]:
         end = begin + length
         if end > len(data):
             raise CertificateError("the certificate ends inside a value")
-        yield _Value(tag, data[begin:end], data[at:end])
-        at = end
+        yield _Value(tag, data[begin:end], data[position:end])
+        position = end
 
 
 def distinguished_name(certificate: bytes) -> str:

@@ -37,14 +37,14 @@ def parse_jaas(key: str, text: str) -> JaasLine:
     if head is None:
         raise ConfigError(f'{key} is not a JAAS line: write MODULE required name="value" ...;')
     options: dict[str, str] = {}
-    at = head.end()
-    while (option := _OPTION.match(text, at)) is not None:
+    position = head.end()
+    while (option := _OPTION.match(text, position)) is not None:
         name, value = option[1].strip('"'), option[2]
         if name in options:
             raise ConfigError(f"{key} sets {name} twice: remove one")
         options[name] = _ESCAPE.sub(r"\1", value[1:-1]) if value[0] in "\"'" else value
-        at = option.end()
-    if text[at:].strip() != ";":
+        position = option.end()
+    if text[position:].strip() != ";":
         count = len(options)
         raise ConfigError(
             f'{key} cannot be read after its option {count}: write name="value" for each, and ; at the end'
@@ -325,16 +325,16 @@ def _passwords(key: str, line: JaasLine | None) -> dict[str, str]:
             f"{key} is missing: PLAIN needs org.apache.kafka.common.security.plain.PlainLoginModule required "
             'user_NAME="PASSWORD" ...;'
         )
-    found = {
+    passwords = {
         name.removeprefix(_USER_OPTION): password
         for name, password in line.options.items()
         if name.startswith(_USER_OPTION)
     }
-    if "" in found or "" in found.values():
+    if "" in passwords or "" in passwords.values():
         raise ConfigError(f"{key} has a user without a name or a password: give both")
-    if not found:
+    if not passwords:
         raise ConfigError(f'{key} has no user, so no client could log in: add user_NAME="PASSWORD"')
-    return found
+    return passwords
 
 
 def _tokens(listener: Listener, value: Callable[[str], Value | None]) -> TokenSettings:

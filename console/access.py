@@ -79,7 +79,7 @@ def entries_about(image: MetadataImage, text: str) -> list[tuple[bytes, Acl]]:
         topic = AclFilter(
             resource_type=ResourceType.TOPIC, resource_name=text, pattern_type=PatternType.MATCH
         )
-    found = [
+    entries = [
         (entry_id, acl)
         for entry_id, acl in image.acls.items_sorted()
         if part in acl.principal.lower()
@@ -87,7 +87,7 @@ def entries_about(image: MetadataImage, text: str) -> list[tuple[bytes, Acl]]:
         or (for_everyone and acl.principal == WILDCARD_PRINCIPAL)
         or (topic is not None and topic.matches(acl))
     ]
-    return sorted(found, key=lambda entry: entry[1].permission_type == Permission.ALLOW)
+    return sorted(entries, key=lambda entry: entry[1].permission_type == Permission.ALLOW)
 
 
 def _is_principal(image: MetadataImage, text: str) -> bool:

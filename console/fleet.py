@@ -107,14 +107,14 @@ class FleetViews:
 
     def lanes(self, cluster: str) -> Row:
         """The states of each broker of one cluster over time."""
-        one = next((one for one in self._fleet.clusters if one.cluster == cluster), None)
-        if one is None:
+        facts = next((one for one in self._fleet.clusters if one.cluster == cluster), None)
+        if facts is None:
             raise InspectError(f"there is no cluster {cluster!r} in {self._tables}")
-        brokers = sorted(one.sessions.items())
+        brokers = sorted(facts.sessions.items())
         return {
             "cluster": cluster,
             "brokers": [
-                {"id": broker_id, "rack": one.racks.get(broker_id), "turns": [_turn(at) for at in listed]}
+                {"id": broker_id, "rack": facts.racks.get(broker_id), "turns": [_turn(at) for at in listed]}
                 for broker_id, listed in brokers[:_SHOWN_BROKERS]
             ],
             "isCut": len(brokers) > _SHOWN_BROKERS,
@@ -135,20 +135,20 @@ class FleetViews:
         return page_of(COLUMNS[kind], rows, query)
 
     def _clusters(self) -> Iterable[Row]:
-        for one in self._fleet.clusters:
+        for facts in self._fleet.clusters:
             yield {
-                "cluster": one.cluster,
-                "brokers": one.brokers,
-                "topics": one.topics,
-                "partitions": one.partitions,
-                "records": one.records,
-                "availability": one.availability,
-                "leaderlessSeconds": round(one.sums["leaderless_seconds"], 3),
-                "underMinIsrSeconds": round(one.sums["under_min_isr_seconds"], 3),
-                "uncleanElections": int(one.sums["unclean_elections"]),
-                "incidents": len(one.incidents),
-                "fromTime": one.start_ms or None,
-                "toTime": one.end_ms or None,
+                "cluster": facts.cluster,
+                "brokers": facts.brokers,
+                "topics": facts.topics,
+                "partitions": facts.partitions,
+                "records": facts.records,
+                "availability": facts.availability,
+                "leaderlessSeconds": round(facts.sums["leaderless_seconds"], 3),
+                "underMinIsrSeconds": round(facts.sums["under_min_isr_seconds"], 3),
+                "uncleanElections": int(facts.sums["unclean_elections"]),
+                "incidents": len(facts.incidents),
+                "fromTime": facts.start_ms or None,
+                "toTime": facts.end_ms or None,
             }
 
     def _incidents(self) -> Iterable[Row]:
@@ -170,17 +170,17 @@ class FleetViews:
             }
 
     def _findings(self) -> Iterable[Row]:
-        for one in self._audit:
+        for finding in self._audit:
             yield {
-                "severity": one.severity,
-                "kind": one.kind,
-                "cluster": one.cluster,
-                "subject": one.subject,
-                "text": one.text,
-                "count": one.count,
-                "seconds": one.seconds,
-                "fromTime": one.time_ms,
-                "offset": one.offset,
+                "severity": finding.severity,
+                "kind": finding.kind,
+                "cluster": finding.cluster,
+                "subject": finding.subject,
+                "text": finding.text,
+                "count": finding.count,
+                "seconds": finding.seconds,
+                "fromTime": finding.time_ms,
+                "offset": finding.offset,
             }
 
 

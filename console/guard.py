@@ -72,7 +72,8 @@ class Guard:
             return response
         cookie = request.cookies.get(self._cookie, "")
         if not secrets.compare_digest(cookie.encode(), self._token.encode()):
-            return _refusal(403, "The token is missing: open the URL that metaquorum console printed.")
+            text = "The token is missing: open the URL that metaquorum console printed, and allow its cookie."
+            return _refusal(403, text)
         return None
 
     def _is_own(self, headers: Headers) -> bool:

@@ -111,12 +111,12 @@ def offline_replicas(image: MetadataImage) -> dict[int, dict[bytes, int]]:
         if odd.any():
             pairs, counts = np.unique(np.stack((brokers[odd], codes[odd])), axis=1, return_counts=True)
             doubtful.update(dict(zip(map(tuple, pairs.T.tolist()), counts.tolist(), strict=True)))
-    found: dict[int, dict[bytes, int]] = {}
+    by_broker: dict[int, dict[bytes, int]] = {}
     for (broker_id, code), count in doubtful.items():
         (directory,) = columns.directories.ids([code])
         if not directory_online(image.brokers, broker_id, directory):
-            found.setdefault(broker_id, {})[directory] = count
-    return found
+            by_broker.setdefault(broker_id, {})[directory] = count
+    return by_broker
 
 
 def topics_in_trouble(

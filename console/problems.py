@@ -22,6 +22,8 @@ from metaquorum.storage.uuids import uuid_to_text
 Problem = dict[str, Any]
 TOPICS_MAX = 20
 """How many topics have a line of their own for each kind of trouble."""
+ACTIVE_BROKERS = "active"
+"""What `show` of a line about brokers says, beside the kinds of partitions in trouble."""
 _ORDER = {CRITICAL: 0, WARNING: 1, INFO: 2, DETAIL: 3}
 
 
@@ -48,6 +50,14 @@ def problems(
     return sorted(found, key=_rank)
 
 
+def severities(lines: Iterable[Problem]) -> dict[str, str]:
+    """The worst severity of the lines for each of the five numbers."""
+    worst: dict[str, str] = {}
+    for line in sorted(lines, key=_rank, reverse=True):
+        worst[line["show"]] = line["severity"]
+    return worst
+
+
 def _rank(problem: Problem) -> tuple[int, bool, bool, int]:
     is_rest = problem["path"] == "topic"
     return _ORDER[problem["severity"]], problem["at"] != "", is_rest, -problem["count"]
@@ -55,7 +65,8 @@ def _rank(problem: Problem) -> tuple[int, bool, bool, int]:
 
 def _of_brokers(image: MetadataImage, brokers: Mapping[int, str]) -> Iterator[Problem]:
     if brokers and ACTIVE not in brokers.values():
-        yield _problem(CRITICAL, "no broker is active", "broker", f"broker/{min(brokers)}", len(brokers))
+        path = f"broker/{min(brokers)}"
+        yield _problem(CRITICAL, "no broker is active", "broker", path, len(brokers), show=ACTIVE_BROKERS)
     held = image.topics.replica_counts()
     for broker_id, name in brokers.items():
         if name != ACTIVE:
@@ -66,7 +77,7 @@ def _of_brokers(image: MetadataImage, brokers: Mapping[int, str]) -> Iterator[Pr
             if name == SHUTDOWN:
                 led = count(len(image.topics.rows_led_by(broker_id)), "partition")
                 text = f"broker {broker_id} is in controlled shutdown; it leads {led} and {holds}"
-            yield _problem(severity, text, path, path, number)
+            yield _problem(severity, text, path, path, number, show=ACTIVE_BROKERS)
 
 
 def _of_directories(image: MetadataImage, offline: Mapping[int, Mapping[bytes, int]]) -> Iterator[Problem]:
@@ -113,14 +124,14 @@ def _by_topic(image: MetadataImage, show: str, words: tuple[str, str, str, str])
         first = f"topic/{name}/{index}"
         said = f"{name}-{index} {verb}{text}" if number == 1 else f"{name}: {number} partitions {text}"
         path = first if number == 1 else f"topic/{name}"
-        problem = _problem(severity, said, path, first + field, number)
+        problem = _problem(severity, said, path, first + field, number, show=show)
         if show == UNDER_MIN_ISR and (setting := min_isr_setting(image, name)) is not None:
             problem["text"] += f" ({MIN_INSYNC_REPLICAS}={setting})"
             problem["also"] = f"{_setting_of(image, name)}/{MIN_INSYNC_REPLICAS}"
         yield problem
     if more:
         others = f"{count(more, 'more topic')}: {count(rest, 'partition')} {text}"
-        yield _problem(severity, others, "topic", "", rest)
+        yield _problem(severity, others, "topic", "", rest, show=show)
 
 
 def _setting_of(image: MetadataImage, topic: str) -> str:
@@ -161,15 +172,18 @@ def _lost_records(losses: Iterable[TimelineEvent]) -> Iterator[Problem]:
         yield _problem(CRITICAL, text, "events", "", number, moment="0")
 
 
-def _problem(severity: str, text: str, path: str, target: str, number: int, moment: str = "") -> Problem:
+def _problem(
+    severity: str, text: str, path: str, target: str, number: int, *, moment: str = "", show: str = ""
+) -> Problem:
     """`path` is what the line is about, `target` what `why` explains, at `moment` or (empty) at that
-    of the page; `also` is a second target, if there is one."""
+    of the page; `also` is a second target, if there is one; `show` the number that counts the same."""
     return {
         "severity": severity,
         "text": text,
         "path": path,
         "target": target,
         "also": "",
+        "show": show,
         "count": number,
         "at": moment,
     }

@@ -85,7 +85,7 @@ class Lines(msgspec.Struct):
 
     def state(self, state: FoundState) -> None:
         """Takes what a state along the log shows."""
-        place = state.image.provenance
+        provenance = state.image.provenance
         quorum = state.quorum
         turn = StripTurn(quorum.offset, quorum.time_ms, (quorum.leader_id, quorum.epoch))
         if quorum.has_leader and (not self.leaders or self.leaders[-1].value != turn.value):
@@ -93,11 +93,11 @@ class Lines(msgspec.Struct):
         present = broker_states(state.image)
         for broker_id in [*present, *(self.brokers.keys() - present.keys())]:
             value = present.get(broker_id, GONE)
-            self.broker(broker_id, StripTurn(place.offset, place.timestamp_ms, value))
+            self.broker(broker_id, StripTurn(provenance.offset, provenance.timestamp_ms, value))
         topics = state.image.topics
         leaderless = len(topics.rows_without_leader())
         under = len(under_min_isr_rows(state.image))
-        self.area.append(SpanCounts(place.offset, place.timestamp_ms, leaderless, under))
+        self.area.append(SpanCounts(provenance.offset, provenance.timestamp_ms, leaderless, under))
 
     def event(self, event: TimelineEvent) -> None:
         """Takes what an event says."""

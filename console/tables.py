@@ -201,15 +201,15 @@ def _configs(state: FoundState) -> Iterable[Row]:
     for resource, entries in state.image.configs.items_sorted():
         path = config_path(resource)
         for key in sorted(entries):
-            known = key_of(resource.resource_type, key)
-            default = None if known is None else known.default_text
+            key_row = key_of(resource.resource_type, key)
+            default = None if key_row is None else key_row.default_text
             yield {
                 "path": path,
                 "resource": f"{config_kind(resource)}/{resource.name or DEFAULT_ENTITY}",
                 "key": key,
                 "value": setting_shown(key, entries[key]),
                 "default": default,
-                "differs": known is None or entries[key] != default,
+                "differs": key_row is None or entries[key] != default,
             }
 
 

@@ -17,7 +17,7 @@ from metaquorum.console.access import access, entries_about
 from metaquorum.console.event_reader import is_users
 from metaquorum.console.moments import place_of
 from metaquorum.console.partitions import SHOWS, rows_in_trouble
-from metaquorum.console.problems import problems
+from metaquorum.console.problems import ACTIVE_BROKERS, problems, severities
 from metaquorum.console.record_bytes import record_bytes
 from metaquorum.console.strip import ACTIVE, Strip, broker_states
 from metaquorum.console.tables import GROUP_COLUMNS, TablePage, TableQuery, page_of, table_of
@@ -108,7 +108,7 @@ class Views:
         identity = log.identity
         newest = self.strip.last_change()
         return {
-            "name": self._words[1] if self._is_live else ", ".join(self._words),
+            "name": _address(self._words[1]) if self._is_live else ", ".join(self._words),
             "clusterId": None if identity is None else identity.cluster_id,
             "startOffset": log.start_offset,
             "knownFrom": known_from(log),
@@ -159,13 +159,23 @@ class Views:
         brokers = broker_states(image)
         active = sum(name == ACTIVE for name in brokers.values())
         counts = {show: len(rows_in_trouble(image, show)) for show in SHOWS}
+        lines = problems(state, brokers, counts, self.strip.losses)
+        worst = severities(lines)
         numbers = [
-            {"name": "active brokers", "value": active, "of": len(brokers), "table": "brokers", "show": ""},
+            {
+                "name": "active brokers",
+                "value": active,
+                "of": len(brokers),
+                "severity": worst.get(ACTIVE_BROKERS, ""),
+                "table": "brokers",
+                "show": "",
+            },
             *(
                 {
                     "name": name,
                     "value": counts[show],
                     "of": image.topics.partition_count,
+                    "severity": worst.get(show, ""),
                     "table": "partitions",
                     "show": show,
                 }
@@ -179,7 +189,7 @@ class Views:
             "numbers": numbers,
             "topics": len(image.topics),
             "partitions": image.topics.partition_count,
-            "problems": problems(state, brokers, counts, self.strip.losses)[:_PROBLEMS_MAX],
+            "problems": lines[:_PROBLEMS_MAX],
             "progress": self.strip.progress,
             "command": self.command("state", "--at", str(state.end_offset)),
         }
@@ -447,6 +457,12 @@ def _first(several: Any, count: int = SEARCHED_MAX) -> list[Any]:
 def clock_time(log: MetadataLog, offset: int, stamp_ms: int) -> int:
     """The time of the record before an offset, on the log's clock."""
     return stamp_ms if log.is_checkpoint else clock_of(log).time_ms(max(0, offset - 1), stamp_ms)
+
+
+def _address(addresses: str) -> str:
+    """The first address of a cluster, and how many more were given."""
+    first, *more = addresses.split(",")
+    return f"{first} and {len(more)} more" if more else first
 
 
 def _entities(image: MetadataImage, text: str) -> list[str]:

@@ -50,8 +50,9 @@ def _check_office(node: ControllerNode) -> None:
     elif not node.stopped:
         _require(raft.is_leader, "an active controller leads")
         _require(
-            ledger.newest_state.end_offset == raft.log_end_offset,
-            f"the newest state ends at {ledger.newest_state.end_offset}, the log at {raft.log_end_offset}",
+            ledger.newest_state.end_offset == node.decided_end_offset,
+            f"the newest state ends at {ledger.newest_state.end_offset}, the log with what was decided at "
+            f"{node.decided_end_offset}",
         )
         for broker_id in node.sessions.fencing:
             _require(

@@ -43,6 +43,13 @@ class Ledger:
         self._replica = replica
         self.pending: deque[PendingBatch] = deque()
         self.replies_waiting = 0
+        self._appends: deque[int] = deque()
+        """The ends of Raft's appends that are not committed yet."""
+
+    @property
+    def appends_waiting(self) -> int:
+        """How many of Raft's appends are not committed yet."""
+        return len(self._appends)
 
     @property
     def committed(self) -> ReplayState:
@@ -67,7 +74,7 @@ class Ledger:
     def append(
         self, records: Sequence[Record], *, base_offset: int, epoch: int, timestamp_ms: int
     ) -> Batches:
-        """One batch, which is pending from now on: append it to the log at `base_offset`.
+        """One batch, which is pending from now on: append it to the log at `base_offset`, and say `appended`.
 
         Raises BatchError and RecordEncodeError for what cannot be written, ReplayError for what does not
         replay, and InvariantViolation if it does not follow the newest batch; nothing is pending then.
@@ -90,6 +97,10 @@ class Ledger:
             PendingBatch(end_offset=state.end_offset, state=state, size_bytes=len(batches.data))
         )
         return batches
+
+    def appended(self, end_offset: int) -> None:
+        """Raft has everything below this offset, in one more append."""
+        self._appends.append(end_offset)
 
     def follow(self, batches: Batches) -> None:
         """Raft appended batches. Its own, which change voters, are pending from now on like those of this
@@ -132,6 +143,8 @@ class Ledger:
             entry = self.pending.popleft()
             self._replica.advance(entry.state, entry.size_bytes)
             replies += entry.replies
+        while self._appends and self._appends[0] <= high_watermark:
+            self._appends.popleft()
         self.replies_waiting -= len(replies)
         return replies
 
@@ -140,6 +153,7 @@ class Ledger:
         them."""
         keys = [key for entry in self.pending for key, _ in entry.replies]
         self.pending.clear()
+        self._appends.clear()
         self.replies_waiting = 0
         return keys
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import assert_never
 
-from metaquorum.controller.active.active import ActiveController
+from metaquorum.controller.active.active import ActiveController, TopicsRequest
 from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Resumed, Step, Turn
 from metaquorum.controller.active.steps import FIRST_STEPS, TIMED_STEPS
 from metaquorum.controller.answers import describe_quorum, image_response, not_controller, transfer_target
@@ -36,6 +36,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.requests.settings import SettingsRequest
 from metaquorum.metadata.requests.status import Counters
 from metaquorum.raft import effects as raft_effects
 from metaquorum.raft.core import RaftCore
@@ -49,11 +50,15 @@ from metaquorum.raft.effects import (
     Warn,
 )
 from metaquorum.raft.messages import RaftError
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.errors import BatchError, CommittedLostError
 from metaquorum.storage.uuids import random_uuid
 
 SHUTDOWN_GRACE_MS = 200
 """How long a resigned leader waits for its successors to learn of it before it stops."""
+
+GATHERED_MAX_BYTES = 64 * 1024
+"""Batches of one step that Raft appends together; larger ones should not wait for each other."""
 
 OVERDUE_MS = 25
 """A timer that is this late, because steps are full, runs after an input. Not sooner: each costs a slice."""
@@ -61,13 +66,17 @@ OVERDUE_MS = 25
 NOT_YET = 2**62
 """Later than any time: no deadline is armed."""
 
+_WAITS = TopicsRequest | SettingsRequest
+"""Requests that may have to wait. Reads and what keeps a broker alive do not."""
+
 _Notice = HighWatermarkChanged | RoleChanged | ReadReady | ReadFailed
 
 
 class ControllerNode:
-    """Driver contract: `start` once, `handle` for each input in the order of arrival, `tick` with
-    `drained=True` when the inbox is empty, and a timer at `next_deadline_ms`. `now_ms` is monotonic;
-    `wall_ms` is Unix time, for timestamps only. Execute effects in order. No effects follow a `Stop`.
+    """Driver contract: `start` once, `handle` for each input in the order of arrival, unless it `must_wait`,
+    `settle` after the inputs of a step, `tick` with `drained=True` when the inbox is empty, and a timer at
+    `next_deadline_ms`. `now_ms` is monotonic; `wall_ms` is Unix time, for timestamps only. Execute effects in
+    order. No effects follow a `Stop`.
 
     `image` is the newest snapshot on disk, or an empty one; its provenance says where the log continues.
     """
@@ -92,6 +101,9 @@ class ControllerNode:
         self._epoch_start: int | None = None
         self._turns = TurnQueue(config.waiting_requests_max)
         self._reads = ReadQueue()
+        self._decided = DecidedBatches()
+        self._round_end = 0
+        """The end of the oldest append that was not committed when it was made: the round in progress."""
         self._armed_ms = NOT_YET
         self._stop_at_ms: int | None = None
         self._foreign = ForeignVoters(config.cluster_id, raft)
@@ -115,8 +127,23 @@ class ControllerNode:
         """One input, in the order of arrival."""
         return self._guarded(event, now_ms, wall_ms, drained=False)
 
+    def must_wait(self, event: Event) -> bool:
+        """Whether this input comes after the commit of the round in progress: a round of replication costs
+        every node the same however many requests are in it, and one that begins before the last one ends
+        commits no sooner, because voters fetch again when they have synced."""
+        return (
+            type(event) is RequestArrived
+            and self.active is not None
+            and self.ledger.committed_offset < self._round_end
+            and isinstance(event.request, _WAITS)
+        )
+
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Effect]:
-        return []  # nothing waits for the end of a step
+        """The inputs of a step are over: what they decided becomes one append, and one round."""
+        if self._decided.batches and not self.stopped:
+            self._begin(now_ms, wall_ms)
+            self._append_decided()
+        return self._out.take()
 
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Effect]:
         """Time passed. `drained`: everything that had arrived was handled before."""
@@ -125,6 +152,11 @@ class ControllerNode:
     def note_gap(self, until_ms: int) -> None:
         """The process was paused: until then the silence of brokers proves nothing."""
         self.sessions.note_gap(until_ms)
+
+    @property
+    def decided_end_offset(self) -> int:
+        """The end of the log with what is decided and not appended yet."""
+        return self._decided.end_offset(self.raft.log_end_offset)
 
     def next_deadline_ms(self) -> int | None:
         """The time by which `tick` must be called; never before the last input."""
@@ -163,6 +195,7 @@ class ControllerNode:
         return self._out.take()
 
     def _on_time(self, *, drained: bool) -> None:
+        self._append_decided()
         self.sessions.note_time(self.now_ms, drained=drained)
         # Raft first: a leader that was paused for long must resign before it judges brokers.
         self._absorb(self.raft.tick(now_ms=self.now_ms))
@@ -172,6 +205,7 @@ class ControllerNode:
             self._turns.add(*TIMED_STEPS)
             self._run()
             self.counters.timed_out_heartbeats = self.sessions.expired_count
+            self._append_decided()
         self._out.offer(self.replica.snapshot_due(self.now_ms))
 
     def _on_event(self, event: Event) -> None:
@@ -182,6 +216,7 @@ class ControllerNode:
                 self._on_log_read(event)
                 return
             case ShutdownRequested():
+                self._append_decided()
                 self._shut_down()
                 return
             case RaftResponseArrived(source=source, response=response):
@@ -192,6 +227,7 @@ class ControllerNode:
                 self.counters.snapshots_written += 1
             case SnapshotLoaded():
                 self.counters.snapshots_loaded += 1
+        self._append_decided()
         self._release(self.replica.handle(event, self.now_ms))
 
     def _absorb(self, effects: list[RaftEffect]) -> None:
@@ -293,6 +329,8 @@ class ControllerNode:
         is one more, of no use (a block of producer ids, a token that expires)."""
         error = self._not_controller()
         keys = self.ledger.drop()
+        self._decided = DecidedBatches()
+        self._round_end = 0
         if self.active is not None:
             self.counters.leaderships_lost += 1
             keys += self.active.parked_keys()
@@ -323,8 +361,10 @@ class ControllerNode:
                 target = transfer_target(raft, target_id, self.now_ms)
                 self._answer(key, target if isinstance(target, ApiError) else api.Done())
                 if not isinstance(target, ApiError):
+                    self._append_decided()
                     self._absorb(raft.transfer_leadership(target, now_ms=self.now_ms))
             case request if isinstance(request, VOTER_CHANGES):
+                self._append_decided()
                 self._absorb(raft.on_request(-key, raft_request(request, self.config), now_ms=self.now_ms))
             case _:
                 self._turns.add(arrived)
@@ -366,6 +406,7 @@ class ControllerNode:
         if waiting >= self.config.answers_max:
             self._refuse_busy(arrived.key)
         elif is_read:
+            self._append_decided()
             self._absorb(self.raft.request_read(self._reads.begin(arrived.key), now_ms=self.now_ms))
         else:
             return True
@@ -384,14 +425,30 @@ class ControllerNode:
         self._turns.add_first(outcome.then)
 
     def _append(self, batch: Batch) -> None:
-        """Appends only what replays. Raises BatchError and RecordEncodeError before anything happened, and
-        ReplayError for a decision that does not fit its own image: a bug."""
-        raft = self.raft
+        """Appends only what replays, at the latest before Raft takes another input, which may append, too.
+        Raises BatchError and RecordEncodeError before anything happened, and ReplayError for a decision that
+        does not fit its own image: a bug."""
+        raft, decided = self.raft, self._decided
         batches = self.ledger.append(
-            batch.records, base_offset=raft.log_end_offset, epoch=raft.epoch, timestamp_ms=self.wall_ms
+            batch.records,
+            base_offset=self.decided_end_offset,
+            epoch=raft.epoch,
+            timestamp_ms=self.wall_ms,
         )
         self.counters.note_appended(len(batch.records))
-        self._absorb(raft.append(batches, batch.wake_observers, now_ms=self.now_ms))
+        decided.add(batches, wake_observers=batch.wake_observers)
+        if decided.size_bytes >= GATHERED_MAX_BYTES:
+            self._append_decided()
+
+    def _append_decided(self) -> None:
+        """Raft appends what was decided, all at once."""
+        if not self._decided.batches:
+            return
+        batches, wake_observers = self._decided.take()
+        if self.ledger.committed_offset >= self._round_end:
+            self._round_end = batches.next_offset
+        self.ledger.appended(batches.next_offset)
+        self._absorb(self.raft.append(batches, wake_observers, now_ms=self.now_ms))
 
     def _refuse_busy(self, key: int) -> None:
         self.counters.refused_busy += 1
@@ -407,6 +464,33 @@ class ControllerNode:
         if not self.stopped:
             self.stopped = True
             self._out.append(Stop(reason=reason, failed=failed))
+
+
+# What a step has decided, on its way to Raft.
+
+
+class DecidedBatches:
+    """Batches that are pending in the ledger, and not yet in the log."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batches] = []
+        self.size_bytes = 0
+        self._wake_observers = False
+
+    def end_offset(self, log_end_offset: int) -> int:
+        """Where the next batch begins."""
+        return self.batches[-1].next_offset if self.batches else log_end_offset
+
+    def add(self, batches: Batches, *, wake_observers: bool) -> None:
+        self.batches.append(batches)
+        self.size_bytes += len(batches.data)
+        self._wake_observers = self._wake_observers or wake_observers
+
+    def take(self) -> tuple[Batches, bool]:
+        """All of them, and whether observers are woken for one; there are none afterwards."""
+        taken = Batches.chained(self.batches), self._wake_observers
+        self.batches, self.size_bytes, self._wake_observers = [], 0, False
+        return taken
 
 
 # Linearizable reads in progress: requested from Raft, confirmed, and waiting for what they must see.

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from metaquorum.listeners.long_work import LongAnswer
 from metaquorum.listeners.services import Client, EndConnection, Handler, Offered
+from metaquorum.network.deferred import pause
 from metaquorum.wire.codec import FEW_VALUES, Request
 
 ANSWER_VALUES_MAX = 1 << 20
@@ -161,12 +162,12 @@ async def in_slices(
         # One slice of all requests in each turn of the loop.
         async with turn:
             begun.append((handler(asked, client), shared))
-            await asyncio.sleep(0)
+            await pause()
         if not (cut.all_begin or await answers.take(*begun.popleft())):
             break
     for found, shared in begun:
         await answers.take(found, shared)
-        await asyncio.sleep(0)
+        await pause()
     return LongAnswer(answers.joined())
 
 
@@ -218,7 +219,7 @@ async def _once(leaves: Iterable[_Leaf], name_of: Callable[[_Leaf], Any]) -> Ite
             name = name_of(leaf)
             first = found.get(name)
             found[name] = leaf if first is None else _Leaf((*first.chain[:-1], leaf.chain[-1]), first.places)
-        await asyncio.sleep(0)
+        await pause()
     return found.values()
 
 

@@ -45,15 +45,15 @@ class _Names:
     def applying_to(self, name: str) -> Iterator[Hosts]:
         """The entries that apply to a resource."""
         for literal in (name, WILDCARD) if name != WILDCARD else (name,):
-            found = self.literal.get(literal)
-            if found is not None:
-                yield found
+            entries = self.literal.get(literal)
+            if entries is not None:
+                yield entries
         for length in self.lengths:
             if length > len(name):
                 return
-            found = self.prefixed.get(name[:length])
-            if found is not None:
-                yield found
+            entries = self.prefixed.get(name[:length])
+            if entries is not None:
+                yield entries
 
     def put(self, entry: Entry, *, is_there: bool) -> None:
         """Adds or removes an entry; called once for all equal entries."""

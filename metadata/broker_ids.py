@@ -147,12 +147,12 @@ def binding_of(entries: Mapping[str, str], key: str) -> Binding | None:
 
 def bindings(entries: Mapping[str, str]) -> list[Binding]:
     """Every binding, by key. O(entries)."""
-    found = [
+    bound = [
         _binding(unescape_key(name[len(BINDING_PREFIX) :]), value)
         for name, value in entries.items()
         if name.startswith(BINDING_PREFIX)
     ]
-    return sorted(found, key=lambda binding: binding.key)
+    return sorted(bound, key=lambda binding: binding.key)
 
 
 def _binding(key: str, value: str) -> Binding:
@@ -178,15 +178,15 @@ def current_keys(entries: Mapping[str, str]) -> dict[int, str]:
 def claims(entries: Mapping[str, str]) -> dict[int, Claim]:
     """Ids that are allocated and not registered, with the request they were allocated to; unreadable ones are
     left out (see `claimed_values`)."""
-    found: dict[int, Claim] = {}
+    by_id: dict[int, Claim] = {}
     for broker_id, value in _by_id(entries, CLAIM_PREFIX):
         fields = _fields(value)
         try:
             request_id, source = uuid_from_text(fields["request"]), IdSource(fields["source"])
         except (KeyError, ValueError, TypeError, AttributeError):
             continue
-        found[broker_id] = Claim(broker_id=broker_id, request_id=request_id, source=source)
-    return found
+        by_id[broker_id] = Claim(broker_id=broker_id, request_id=request_id, source=source)
+    return by_id
 
 
 def claimed_values(entries: Mapping[str, str]) -> dict[int, str]:

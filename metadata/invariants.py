@@ -146,7 +146,7 @@ COLUMN_RULES: dict[str, tuple[str, str, Callable[[ChunkView], Bools]]] = {
 
 def check_image(image: MetadataImage, *, limit: int = MAX_VIOLATIONS) -> list[Violation]:
     """Every broken rule of one image, at most `limit`; empty for a sound image."""
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for part in (
         _index_violations,
         _column_violations,
@@ -155,10 +155,10 @@ def check_image(image: MetadataImage, *, limit: int = MAX_VIOLATIONS) -> list[Vi
         _other_violations,
     ):
         for violation in part(image):
-            if len(found) == limit:
-                return found
-            found.append(violation)
-    return found
+            if len(violations) == limit:
+                return violations
+            violations.append(violation)
+    return violations
 
 
 def check_step(
@@ -170,16 +170,16 @@ def check_step(
 ) -> list[Violation]:
     """Every broken rule between an image and a later one of the same log, at most `limit`. `delta` is their
     difference, if the caller already has it."""
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for part in (
         _progress_violations(before, after),
         _partition_step_violations(diff(before, after) if delta is None else delta),
     ):
         for violation in part:
-            if len(found) == limit:
-                return found
-            found.append(violation)
-    return found
+            if len(violations) == limit:
+                return violations
+            violations.append(violation)
+    return violations
 
 
 def partition_path(topics: TopicsImage, row: int) -> str:
@@ -222,16 +222,16 @@ def _index_violations(image: MetadataImage) -> Iterator[Violation]:
 
 def _count_violations(topics: TopicsImage) -> Iterator[Violation]:
     """Compares the index that missing broker ids come from (S0.16) with a scan."""
-    found: dict[int, int] = {}
+    scanned: dict[int, int] = {}
     for chunk in topics.columns.chunks:
         replicas = chunk.data[LISTS : LISTS + chunk.replica_width, chunk.data[TOPIC] >= 0]
         ids, amounts = np.unique(replicas[replicas != PADDING], return_counts=True)
         for broker_id, amount in zip(ids.tolist(), amounts.tolist(), strict=True):
-            found[broker_id] = found.get(broker_id, 0) + amount
+            scanned[broker_id] = scanned.get(broker_id, 0) + amount
     counted = topics.replica_counts()
-    for broker_id in sorted({*found, *counted}):
-        if found.get(broker_id, 0) != counted.get(broker_id, 0):
-            text = f"it holds {found.get(broker_id, 0)} replicas, {counted.get(broker_id, 0)} are counted"
+    for broker_id in sorted({*scanned, *counted}):
+        if scanned.get(broker_id, 0) != counted.get(broker_id, 0):
+            text = f"it holds {scanned.get(broker_id, 0)} replicas, {counted.get(broker_id, 0)} are counted"
             yield Violation("replica-counts", ERROR, f"broker/{broker_id}", text)
 
 
@@ -331,14 +331,14 @@ def _progress_violations(before: MetadataImage, after: MetadataImage) -> Iterato
     if before.brokers is after.brokers:
         return
     for broker_id, broker in after.brokers.items():
-        known = before.brokers.get(broker_id)
-        if known is None or known is broker:
+        earlier = before.brokers.get(broker_id)
+        if earlier is None or earlier is broker:
             continue
-        if broker.epoch < known.epoch:
+        if broker.epoch < earlier.epoch:
             yield Violation(
-                "broker-epoch-grows", ERROR, f"broker/{broker_id}", f"epoch {known.epoch} -> {broker.epoch}"
+                "broker-epoch-grows", ERROR, f"broker/{broker_id}", f"epoch {earlier.epoch} -> {broker.epoch}"
             )
-        elif broker.epoch == known.epoch and broker.incarnation_id != known.incarnation_id:
+        elif broker.epoch == earlier.epoch and broker.incarnation_id != earlier.incarnation_id:
             yield Violation(
                 "incarnation-has-own-epoch",
                 ERROR,
@@ -359,15 +359,15 @@ def _partition_step_violations(delta: MetadataDelta) -> Iterator[Violation]:
             continue
         path = _key_path(after.topics, topic_id, index)
         if new.partition_epoch <= old.partition_epoch:
-            found = f"partition epoch {old.partition_epoch} -> {new.partition_epoch} on a change"
-            yield Violation("partition-epoch-grows", ERROR, path, found)
+            text = f"partition epoch {old.partition_epoch} -> {new.partition_epoch} on a change"
+            yield Violation("partition-epoch-grows", ERROR, path, text)
         if new.leader_epoch < old.leader_epoch or (
             new.leader != old.leader and new.leader_epoch == old.leader_epoch
         ):
-            found = (
+            text = (
                 f"leader {old.leader} -> {new.leader}, leader epoch {old.leader_epoch} -> {new.leader_epoch}"
             )
-            yield Violation("leader-epoch-grows", ERROR, path, found)
+            yield Violation("leader-epoch-grows", ERROR, path, text)
 
 
 def _doubtful_steps(
@@ -418,7 +418,7 @@ def check_changes(
     difference, if the caller already has it.
     """
     delta = diff(before, after) if delta is None else delta
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for part in (
         _topic_violations(delta),
         _partition_violations(delta),
@@ -426,10 +426,10 @@ def check_changes(
         _config_violations(delta),
     ):
         for violation in part:
-            if len(found) == limit:
-                return found
-            found.append(violation)
-    return found
+            if len(violations) == limit:
+                return violations
+            violations.append(violation)
+    return violations
 
 
 def _topic_violations(delta: MetadataDelta) -> Iterator[Violation]:
@@ -532,24 +532,24 @@ def _turned(old: BrokersImage, new: BrokersImage) -> set[int]:
 def _few_column_violations(image: MetadataImage, rows: list[int]) -> Iterator[Violation]:
     """The same as `_column_violations` for a few rows, in the same order: by chunk, rule and row."""
     order = list(COLUMN_RULES)
-    found = [
+    broken = [
         (row >> CHUNK_SHIFT, order.index(rule), row)
         for row in rows
         for rule in broken_column_rules(image, row)
     ]
-    for _, number, row in sorted(found):
+    for _, number, row in sorted(broken):
         severity, text, _ = COLUMN_RULES[order[number]]
         yield Violation(order[number], severity, partition_path(image.topics, row), text)
 
 
 def _columns_of_rows_violations(image: MetadataImage, rows: RowArray) -> Iterator[Violation]:
     known, active = image.brokers.ids()
-    for chunk, place, local in image.topics.columns.by_chunk(rows):
+    for chunk, positions, local in image.topics.columns.by_chunk(rows):
         part = Chunk(chunk.data[:, local], chunk.replica_width, chunk.isr_width)
         view = ChunkView(part, known, active)
         for rule, (severity, text, broken) in COLUMN_RULES.items():
             for at in np.flatnonzero(broken(view) & view.live).tolist():
-                path = partition_path(image.topics, int(rows[place[at]]))
+                path = partition_path(image.topics, int(rows[positions[at]]))
                 yield Violation(rule, severity, path, text)
 
 

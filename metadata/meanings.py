@@ -167,13 +167,13 @@ def with_elr(topics: TopicsImage, name: str) -> list[PartitionInfo]:
     last known leader; with "", those of all topics, by topic name."""
     topic_id = topics.by_name.get(name)
     if topic_id is not None:
-        found = topics.partitions_of(topic_id)
+        partitions = topics.partitions_of(topic_id)
     elif name:
-        found = []
+        partitions = []
     else:
-        found = [topics.at(row) for row, _ in topics.columns.rare.items_sorted()]
-        found.sort(key=lambda info: (topics.by_id[info.topic_id].info.name, info.index))
-    return [info for info in found if info.elr or info.last_known_elr]
+        partitions = [topics.at(row) for row, _ in topics.columns.rare.items_sorted()]
+        partitions.sort(key=lambda info: (topics.by_id[info.topic_id].info.name, info.index))
+    return [info for info in partitions if info.elr or info.last_known_elr]
 
 
 def merge_change(before: PartitionInfo, record: PartitionChangeRecord, offset: int) -> PartitionInfo:

@@ -202,11 +202,11 @@ class MetadataReplica:
 
 
 def _check_end(image: MetadataImage, position: LogPosition) -> None:
-    place = image.provenance
-    if (place.epoch, place.offset) != (position.epoch, position.offset):
+    provenance = image.provenance
+    if (provenance.epoch, provenance.offset) != (position.epoch, position.offset):
         raise InvariantViolation(
-            f"the snapshot {position} gave an image of epoch {place.epoch} that ends at offset"
-            f" {place.offset}: remove its file, and it is fetched again"
+            f"the snapshot {position} gave an image of epoch {provenance.epoch} that ends at offset"
+            f" {provenance.offset}: remove its file, and it is fetched again"
         )
 
 

@@ -220,19 +220,19 @@ class _TopicEncoder:
         values: dict[int, bytes] = {}
         places = np.empty(len(rows), dtype=np.int64)
         topic_ids = []
-        place = done = 0
+        count = done = 0
         for entry, own, starts in parts:
             if starts:
                 record = TopicRecord(entry.info.name, entry.info.topic_id)
-                values[place] = encode(record, self._topic_version)
-                place += 1
-            places[done : done + len(own)] = np.arange(place, place + len(own))
+                values[count] = encode(record, self._topic_version)
+                count += 1
+            places[done : done + len(own)] = np.arange(count, count + len(own))
             topic_ids.append(entry.info.topic_id)
-            place += len(own)
+            count += len(own)
             done += len(own)
         words = np.frombuffer(b"".join(topic_ids), dtype=np.uint64).reshape(-1, 2)
         topics = np.repeat(words, [len(part.rows) for part in parts], axis=0)
-        return self._encode(rows, places, topics, values), place
+        return self._encode(rows, places, topics, values), count
 
     def _encode(self, rows: RowArray, places: Any, topics: Any, values: dict[int, bytes]) -> bytes:
         chunks = [chunk for chunk, _, _ in self._columns.by_chunk(rows)]

@@ -509,8 +509,8 @@ def call_in_forks(call: Callable[[], object]) -> None:
 
 def pause_signals() -> tuple[signal.Signals, signal.Signals] | None:
     """What stops a process and has it go on; None where there is nothing."""
-    stop, go_on = _optional(signal, "SIGSTOP"), _optional(signal, "SIGCONT")
-    return None if stop is None or go_on is None else (signal.Signals(stop), signal.Signals(go_on))
+    stop, resume = _optional(signal, "SIGSTOP"), _optional(signal, "SIGCONT")
+    return None if stop is None or resume is None else (signal.Signals(stop), signal.Signals(resume))
 
 
 def limit_memory(pid: int, more_bytes: int | None) -> bool:

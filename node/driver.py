@@ -41,8 +41,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Driver:
-    """See the module. `after_step` runs after every step; `load` returns the number of clients that wait for
-    a response; `watch` counts for metrics, None: none."""
+    """See the module. `after_step` runs after every step; `watch` counts for metrics, None: none."""
 
     def __init__(
         self,
@@ -52,7 +51,6 @@ class Driver:
         snapshots: SnapshotCodec,
         *,
         clock: Clock,
-        load: Callable[[], int],
         inbox_max: int,
         after_step: Callable[[int], None] = lambda now_ms: None,
         watch: NodeStatistics | None = None,
@@ -66,7 +64,7 @@ class Driver:
             node, self, store, transport, snapshots, clock, statistics=self.statistics, watch=watch
         )
         config = SchedulerConfig(inbox_max_events=inbox_max)
-        self._scheduler = Scheduler(runner, clock, config, load, self.statistics)
+        self._scheduler = Scheduler(runner, clock, config, self.statistics)
         self.hand_over = runner.hand_over
         """Call it before `start`."""
         self._ended: asyncio.Future[Ending] = self._loop.create_future()

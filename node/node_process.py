@@ -95,7 +95,6 @@ class NodeProcess:
         hear: Callable[[Any], bool] | None = None,
         service: RaftService | None = None,
         client: KafkaClientOf | None = None,
-        load: Callable[[], int] = lambda: 0,
     ) -> None:
         """Creates the driver of `node`. `tls` is for connections to controllers; `hear` receives the
         transport's events instead of the driver; `service` receives the requests of other nodes, None if this
@@ -117,7 +116,6 @@ class NodeProcess:
             SnapshotFiles(self.machine.disk),
             clock=self.clock,
             after_step=self._after_step,
-            load=load,
             inbox_max=self.config.number("inbox.max.events"),
             watch=self.stats,
         )

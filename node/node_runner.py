@@ -36,6 +36,8 @@ class Node(Protocol):
 
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
 
+    def must_wait(self, event: Any) -> bool: ...
+
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]: ...
 
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]: ...
@@ -141,6 +143,9 @@ class NodeRunner:
 
     # --- for the scheduler
 
+    def must_wait(self, event: Any) -> bool:
+        return self._node.must_wait(event)
+
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> None:
         watch, is_last = self._watch, not self._host.waiting
         begun_ns = 0 if watch is None else time.monotonic_ns()
@@ -153,6 +158,7 @@ class NodeRunner:
 
     def settle(self, *, now_ms: int, wall_ms: int) -> None:
         self._carry_out(self._node.settle(now_ms=now_ms, wall_ms=wall_ms))
+        self.start_sync()
 
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> None:
         self._carry_out(self._node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))

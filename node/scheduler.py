@@ -6,7 +6,6 @@ Pure: reads only an injected clock. The driver and the simulator run this same c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -23,14 +22,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     step_max_events: int = 256
     step_max_ms: int = 20
     """The most events of a step, and the longest duration, before sockets and timers get a turn."""
-    linger_from: int = 12
-    """If at least this many clients wait for a response, a step waits for more events. A round of replication
-    costs every node the same regardless of its size: bursts halve the processor time per write."""
-    linger_enough: int = 24
-    """A waiting step starts at this many events; waiting longer would leave followers and clients idle."""
-    linger_ms: int = 2
-    """The interval at which a waiting step checks for new events; it starts once none has arrived."""
-    linger_max_ms: int = 8
     long_ms: int = 3
     pause_max_ms: int = 8
     """A tick that is due after `long_ms` or more of events, or of another tick, waits as long as those took,
@@ -47,6 +38,9 @@ class Runner(Protocol):
 
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> None: ...
 
+    def must_wait(self, event: Any) -> bool:
+        """Whether an event is to be handled later: others go first until this is False."""
+
     def settle(self, *, now_ms: int, wall_ms: int) -> None:
         """Handles the consequences of all events of a step together; called once after them."""
 
@@ -61,10 +55,10 @@ class Runner(Protocol):
 class Scheduler:
     """Call `began` when the node has started, `post` or `submit` for each event, and `step` at `due_ms`.
 
-    Every event is handled, in order of arrival. The node's tick follows when its deadline has passed and the
-    step's events are handled, or after one pause if they took long; while the node recovers from a gap, only
-    a step that has events includes a tick. After an exception of the runner the node has ended: call nothing
-    more. `waiting_clients` returns the number of clients that wait for a response.
+    Every event is handled, in order of arrival; those that must wait let others pass. The node's tick follows
+    when its deadline has passed and the step's events are handled, or after one pause if they took long;
+    while the node recovers from a gap, only a step that has events includes a tick. After an exception of the
+    runner the node has ended: call nothing more.
     """
 
     def __init__(
@@ -72,7 +66,6 @@ class Scheduler:
         runner: Runner,
         clock: Clock,
         config: SchedulerConfig,
-        waiting_clients: Callable[[], int] = lambda: 0,
         statistics: LoopStatistics | None = None,
     ) -> None:
         self.config = config
@@ -87,25 +80,23 @@ class Scheduler:
         """True during a step; `due_ms` is valid again when it ends."""
         self._runner = runner
         self._clock = clock
-        self._waiting_clients = waiting_clients
         self._inbox: deque[Any] = deque()
-        self._linger_until_ms: int | None = None
-        self._seen = 0
-        """Number of events in the inbox at the last check of the linger."""
+        self._put_off: deque[Any] = deque()
+        """Events that must wait, which arrived before all in the inbox."""
         self._settled_ms = 0
         """Until this time the silence of others does not count, because of a gap."""
         self._tick_from_ms: int | None = None
         """A tick that is due waits until then; None: it has not been put off."""
 
     def __len__(self) -> int:
-        """Number of events in the inbox."""
-        return len(self._inbox)
+        """Number of events that are not handled yet."""
+        return len(self._inbox) + len(self._put_off)
 
     # ---- events
 
     def submit(self, event: Any) -> bool:
         """Queues a request from outside; returns False if the inbox is full (BUSY)."""
-        if self.stopped or len(self._inbox) >= self.config.inbox_max_events:
+        if self.stopped or len(self) >= self.config.inbox_max_events:
             self.statistics.refused += 1
             return False
         self.post(event)
@@ -114,17 +105,15 @@ class Scheduler:
     def post(self, event: Any) -> None:
         """Queues a response to this node's own request; the number of requests bounds these events."""
         inbox = self._inbox
-        inbox.append(event)
-        if self.stepping:
+        if not inbox and not self.stepping and self._runner.must_wait(event):
+            self._put_off.append(event)
             return
-        if len(inbox) == 1:
+        inbox.append(event)
+        if len(inbox) == 1 and not self.stepping:
             now_ms = self.now_ms = self._clock.monotonic_ms()
             if self.due_ms is not None and now_ms > self.due_ms:
                 self._note_gap(now_ms - self.due_ms, now_ms)
             self._plan(now_ms, None)
-        elif len(inbox) == self.config.linger_enough and self._linger_until_ms is not None:
-            self.now_ms = self.due_ms = self._clock.monotonic_ms()
-            self._linger_until_ms = None
 
     # ---- steps
 
@@ -134,10 +123,10 @@ class Scheduler:
         self._plan(self.now_ms, deadline_ms)
 
     def step(self) -> bool:
-        """Takes the step that is due; returns False if it still waits for more events."""
+        """Takes the step that is due; returns False after a stop."""
         clock, runner = self._clock, self._runner
         begun_ms = self.now_ms = clock.monotonic_ms()
-        if self.stopped or (self._linger_until_ms is not None and self._lingers_on(begun_ms)):
+        if self.stopped:
             return False
         if self.due_ms is not None and begun_ms > self.due_ms:
             self._note_gap(begun_ms - self.due_ms, begun_ms)
@@ -174,12 +163,12 @@ class Scheduler:
 
     def _handle_inbox(self, now_ms: int) -> int:
         """Handles up to `step_max_events` events; returns the time after them."""
-        inbox, handle, clock = self._inbox, self._runner.handle, self._clock
+        handle, clock = self._runner.handle, self._clock
         wall_ms, until_ms = clock.wall_ms(), now_ms + self.config.step_max_ms
         left = self.config.step_max_events
-        while inbox and left and now_ms <= until_ms and not self.stopped:
+        while left and now_ms <= until_ms and not self.stopped and (ready := self._ready()):
             left -= 1
-            handle(inbox.popleft(), now_ms=now_ms, wall_ms=wall_ms)
+            handle(ready.popleft(), now_ms=now_ms, wall_ms=wall_ms)
             now_ms = clock.monotonic_ms()
         if not self.stopped:
             self._runner.settle(now_ms=now_ms, wall_ms=wall_ms)
@@ -188,38 +177,26 @@ class Scheduler:
         self.statistics.steps += 1
         return now_ms
 
+    def _ready(self) -> deque[Any]:
+        """The events of which the first is the next; empty if there is none. Puts off those in front of it
+        that must wait."""
+        inbox, put_off, must_wait = self._inbox, self._put_off, self._runner.must_wait
+        if put_off and not must_wait(put_off[0]):
+            return put_off
+        while inbox and must_wait(inbox[0]):
+            put_off.append(inbox.popleft())
+        return inbox
+
     # ---- when the next step is
 
     def _plan(self, now_ms: int, deadline_ms: int | None) -> None:
-        config = self.config
-        self._linger_until_ms = None
-        if not self._inbox:
+        if not self._ready():
             # Overdue deadlines wait until the node has recovered from the gap: a tick before would only spin.
             from_ms = max(self._settled_ms, self._tick_from_ms or 0)
             waits = deadline_ms is not None and from_ms > now_ms
             self.due_ms = max(deadline_ms or 0, from_ms) if waits else deadline_ms
-        elif self._waiting_clients() >= config.linger_from and len(self._inbox) < config.linger_enough:
-            self._linger_until_ms = now_ms + config.linger_max_ms
-            self._linger(now_ms)
         else:
             self.due_ms = now_ms
-
-    def _linger(self, now_ms: int) -> None:
-        self._seen = len(self._inbox)
-        self.due_ms = now_ms + self.config.linger_ms
-
-    def _lingers_on(self, now_ms: int) -> bool:
-        """True if the step still waits: the next check is not due, or new events arrive and there is time."""
-        until_ms = self._linger_until_ms
-        if until_ms is None or self.due_ms is None:
-            return False
-        if now_ms < self.due_ms:
-            return True
-        if len(self._inbox) > self._seen and now_ms < until_ms:
-            self._linger(now_ms)
-            return True
-        self._linger_until_ms = None
-        return False
 
     # ---- gaps
 

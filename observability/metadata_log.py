@@ -52,20 +52,20 @@ class MetadataLines:
         old, self._image = self._image, image
         if image is old:
             return
-        place = self._place(image)
-        if self._is_live != (place.source == "live"):
-            self._turn(old, place)
+        position = self._place(image)
+        if self._is_live != (position.source == "live"):
+            self._turn(old, position)
         if image.brokers is not old.brokers:
-            _log_brokers(old.brokers, image.brokers, place)
+            _log_brokers(old.brokers, image.brokers, position)
         if image.features is not old.features:
             for name in sorted({*old.features.finalized, *image.features.finalized}):
                 level = image.features.level(name)
                 if old.features.level(name) != level:
-                    _log_line(f"{name} is at level {level}", place, feature=name, level_now=level)
+                    _log_line(f"{name} is at level {level}", position, feature=name, level_now=level)
         if image.topics is not old.topics:
-            self._summary.moved(image.topics, place)
+            self._summary.moved(image.topics, position)
             if _log.isEnabledFor(logging.DEBUG):
-                _log_partitions(old, image, place)
+                _log_partitions(old, image, position)
 
     def tick(self, now_ms: int) -> None:
         """Counts changes of partitions, a bounded part at a time."""
@@ -181,13 +181,13 @@ class _Summary:
 
     def tick(self, now_ms: int) -> None:
         if self._count is None:
-            place = self._place
-            if self._topics is self._counted or place is None or place.source != "live":
+            position = self._place
+            if self._topics is self._counted or position is None or position.source != "live":
                 return
             if now_ms < self._due_ms or not _log.isEnabledFor(logging.INFO):
                 return
             self._due_ms = now_ms + SUMMARY_MS
-            self._count = _Count(self._counted, self._topics, place)
+            self._count = _Count(self._counted, self._topics, position)
             self._counted = self._topics
         if self._count.advance():
             self._count.log()

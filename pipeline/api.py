@@ -92,11 +92,11 @@ def _table(session: SparkSession, places: list[str], name: str, base: str) -> Da
     columns = spark_schema(TABLES[name])
     if not places:
         return session.createDataFrame([], columns)
-    found = session.read.schema(columns).option("basePath", base).parquet(*places)
+    frame = session.read.schema(columns).option("basePath", base).parquet(*places)
     for column in TABLES[name].columns:
         if column.name in PARTITION_COLUMNS:  # Spark keeps no comments on partition columns
-            found = found.withMetadata(column.name, {"comment": column.meaning})
-    return found
+            frame = frame.withMetadata(column.name, {"comment": column.meaning})
+    return frame
 
 
 def register_tables(session: SparkSession, out: str) -> None:

@@ -87,7 +87,7 @@ def require_pyspark() -> None:
 
 def settings(master: str, *, light: bool = False) -> dict[str, str]:
     """Spark's settings for a master. `light` as in `spark_session`."""
-    found = {
+    conf = {
         **SQL_SETTINGS,
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
@@ -103,13 +103,13 @@ def settings(master: str, *, light: bool = False) -> dict[str, str]:
     if quiet.is_file():
         java.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
     else:
-        found["spark.log.level"] = "ERROR"  # Spark prints a line about a level that is set this way
+        conf["spark.log.level"] = "ERROR"  # Spark prints a line about a level that is set this way
     if java:
-        found["spark.driver.extraJavaOptions"] = " ".join(java)
+        conf["spark.driver.extraJavaOptions"] = " ".join(java)
     if master.startswith("local"):
-        found |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-        found["spark.driver.memory"] = os.environ.get("METAQUORUM_DRIVER_MEMORY", "2g")
-    return found
+        conf |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        conf["spark.driver.memory"] = os.environ.get("METAQUORUM_DRIVER_MEMORY", "2g")
+    return conf
 
 
 def spark_session(
@@ -191,13 +191,13 @@ def _remote_session(url: str, name: str, extra: dict[str, str]) -> SparkSession:
 
 
 @contextmanager
-def watched(session: SparkSession, told: Callable[[int], None]) -> Iterator[None]:
-    """While entered, reports to `told` how many Spark tasks of the running jobs have ended, for a session
+def watched(session: SparkSession, on_done: Callable[[int], None]) -> Iterator[None]:
+    """While entered, reports to `on_done` how many Spark tasks of the running jobs have ended, for a session
     that `spark_session` made."""
     if _is_remote(session):
 
         def handle(stages: Iterable[Any] | None, **_: Any) -> None:
-            told(sum(stage.num_completed_tasks for stage in stages or ()))
+            on_done(sum(stage.num_completed_tasks for stage in stages or ()))
 
         session.registerProgressHandler(handle)  # type: ignore[arg-type]  # keywords, as Spark calls it
         try:
@@ -211,7 +211,7 @@ def watched(session: SparkSession, told: Callable[[int], None]) -> Iterator[None
     def watch() -> None:
         while not ended.wait(POLL_SECONDS):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            told(sum(at.numCompletedTasks for at in stages if at is not None))
+            on_done(sum(at.numCompletedTasks for at in stages if at is not None))
 
     thread = threading.Thread(target=watch, name="ingest-progress", daemon=True)
     thread.start()

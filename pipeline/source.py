@@ -256,12 +256,12 @@ class MetadataLogSource(DataSource):
         from metaquorum.pipeline.arrow.schemas import arrow_schema_of
 
         kind = Options(self.options).type
-        told = {
+        meanings = {
             column.name: column.meaning for column in (DAMAGE_TABLE if kind == DAMAGE else RECORDS).columns
         }
         fields = []
         for at in from_arrow_schema(arrow_schema_of(kind)):
-            meaning = told.get(at.name, "").removesuffix(" (partition column)")
+            meaning = meanings.get(at.name, "").removesuffix(" (partition column)")
             more = {"comment": meaning} if meaning else {}
             fields.append(StructField(at.name, at.dataType, at.nullable, {**at.metadata, **more}))
         return StructType(fields)
@@ -432,7 +432,7 @@ def _unix_us(value: Any) -> int | None:
     return (at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
 
 
-_GO_ON = "to continue past it, set the option onDamage to skip; type=damage lists every such place"
+_CONTINUED = "to continue past it, set the option onDamage to skip; type=damage lists every such place"
 
 
 def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
@@ -441,7 +441,7 @@ def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
     if first > offset:
         raise SourceError(
             f"{log}: the records from offset {offset} to {first - 1} were deleted before the stream read "
-            f"them; {_GO_ON}"
+            f"them; {_CONTINUED}"
         )
 
 
@@ -502,16 +502,16 @@ class MetadataLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     @_in_one_line
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         options, starts, ends = self._options, ends_of(start), ends_of(end)
-        found: list[PiecePartition] = []
+        partitions: list[PiecePartition] = []
         listed = self._listed if ends.keys() <= {place.path for place in self._listed} else options.places()
-        for place in listed:
-            begins, stops = starts.get(place.path, LogEnd()), ends.get(place.path, LogEnd())
-            pieces = pieces_between(place, begins, stops, options.split_bytes)
+        for log_place in listed:
+            begins, stops = starts.get(log_place.path, LogEnd()), ends.get(log_place.path, LogEnd())
+            pieces = pieces_between(log_place, begins, stops, options.split_bytes)
             whole_to = None if options.skips_damage else stops.offset
-            if place.path in starts and pieces and whole_to is not None:
-                _require_offset(place.path, begins.offset, pieces)
-            found += [PiecePartition(piece, whole_to=whole_to) for piece in pieces]
-        return found
+            if log_place.path in starts and pieces and whole_to is not None:
+                _require_offset(log_place.path, begins.offset, pieces)
+            partitions += [PiecePartition(piece, whole_to=whole_to) for piece in pieces]
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from metaquorum.pipeline.arrow.schemas import record_batches
@@ -524,7 +524,7 @@ class MetadataLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         try:
             yield from record_batches(self._options.type, partition.piece, selection, whole_to=whole_to)
         except DamagedError as error:
-            raise SourceError(f"{error}; {_GO_ON}") from None
+            raise SourceError(f"{error}; {_CONTINUED}") from None
 
     def commit(self, end: StreamOffset) -> None:
         """Does nothing: there is no state to keep."""

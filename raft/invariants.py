@@ -290,9 +290,9 @@ def _check_committed_voters(core: Replica, history: ClusterHistory) -> None:
 
 def check_snapshot(position: LogPosition, history: ClusterHistory) -> None:
     """A snapshot ends right after a committed record of its epoch."""
-    known = history.committed.get(position.offset - 1)
-    if position.offset > history.committed_end or known not in (None, position.epoch):
+    committed_epoch = history.committed.get(position.offset - 1)
+    if position.offset > history.committed_end or committed_epoch not in (None, position.epoch):
         raise RaftInvariantError(
             f"snapshot {position} is not a prefix of the committed log "
-            f"(end {history.committed_end}, epoch there {known})"
+            f"(end {history.committed_end}, epoch there {committed_epoch})"
         )

@@ -17,14 +17,14 @@ def check_log(
     """An opened log must hold what was known to be committed. `end_offset` takes snapshots into account
     too. Raises CommittedLostError."""
     if end_offset < known.offset:
-        found = f"the log ends at offset {end_offset}"
+        lacks = f"the log ends at offset {end_offset}"
     else:
         epoch = epochs.epoch_at(known.offset - 1) if known.offset > start_offset else None
         if epoch in (None, known.epoch):
             return
-        found = f"offset {known.offset - 1} is of epoch {epoch}, and was of epoch {known.epoch}"
+        lacks = f"offset {known.offset - 1} is of epoch {epoch}, and was of epoch {known.epoch}"
     raise CommittedLostError(
-        f"{directory}: committed records are missing: {found}, and {FILE_NAME} beside it says that everything"
+        f"{directory}: committed records are missing: {lacks}, and {FILE_NAME} beside it says that everything"
         f" below offset {known.offset} was committed; the log was replaced by an older copy, cut, or lost by"
         " its disk. No byte was changed. Keep this directory, do not put an older one in its place;"
         f" {WHERE}"

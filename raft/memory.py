@@ -22,16 +22,18 @@ DIRECTORIES_MAX = 32
 
 def fold(state: RaftState, view: LeaderView) -> None:
     """Adds what the leader of this epoch has learned so far to what it remembers."""
-    known = state.acknowledged
+    acknowledged = state.acknowledged
     for progress in view.voters.values():
         offset = min(progress.highest_acked_offset, state.log.high_watermark)
-        before = known.get(progress.directory_id)
+        before = acknowledged.get(progress.directory_id)
         if progress.directory_id and offset > (0 if before is None else before.offset):
-            known[progress.directory_id] = Acknowledged(progress.directory_id, offset, state.epoch)
+            acknowledged[progress.directory_id] = Acknowledged(progress.directory_id, offset, state.epoch)
     in_force = {voter.directory_id for voter in state.voters.nodes}
-    while len(known) > DIRECTORIES_MAX:
-        oldest = min(known.values(), key=lambda one: (one.directory_id in in_force, one.epoch, one.offset))
-        del known[oldest.directory_id]
+    while len(acknowledged) > DIRECTORIES_MAX:
+        oldest = min(
+            acknowledged.values(), key=lambda one: (one.directory_id in in_force, one.epoch, one.offset)
+        )
+        del acknowledged[oldest.directory_id]
 
 
 def remembered(state: RaftState) -> tuple[Acknowledged, ...]:
@@ -56,22 +58,22 @@ def refuse_fetch(state: RaftState, request: FetchRequest) -> int | None:
     if request.fetch_offset >= bound or not directory_id:
         return None
     fold(state, view)
-    known = state.acknowledged[directory_id]
+    acknowledged = state.acknowledged[directory_id]
     again = view.refused.get(directory_id) == request.fetch_offset
     view.refused[directory_id] = request.fetch_offset
-    if again or known.epoch < state.epoch:
-        _warn(state, f"no records for node {node_id}", node_id, known, request.fetch_offset)
-    return known.offset
+    if again or acknowledged.epoch < state.epoch:
+        _warn(state, f"no records for node {node_id}", node_id, acknowledged, request.fetch_offset)
+    return acknowledged.offset
 
 
 def refuse_candidate(state: RaftState, request: VoteRequest) -> bool:
     """Whether the candidate has forgotten what it acknowledged. A request of the same epoch may have been
     sent before it acknowledged that."""
-    known = state.acknowledged.get(request.candidate_directory_id)
+    acknowledged = state.acknowledged.get(request.candidate_directory_id)
     offset = request.last_position.offset
-    if known is None or request.epoch <= known.epoch or offset >= known.offset:
+    if acknowledged is None or request.epoch <= acknowledged.epoch or offset >= acknowledged.offset:
         return False
-    _warn(state, f"no vote for node {request.candidate_id}", request.candidate_id, known, offset)
+    _warn(state, f"no vote for node {request.candidate_id}", request.candidate_id, acknowledged, offset)
     return True
 
 

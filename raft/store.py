@@ -154,8 +154,8 @@ class ReplicaStore:
                     disk, metadata_directory, replica_directory, identity, is_static=bool(voter_ids)
                 )
             quorum = load_quorum_state(disk, replica_directory)
-            known = load_known(disk, replica_directory)
-            committed = known.position
+            noted = load_known(disk, replica_directory)
+            committed = noted.position
             if quorum is None and identity.node_id in voter_ids:
                 refuse_forgotten_vote(disk, replica_directory, voter_ids, committed, identity, is_static=True)
             check = partial(check_committed, disk, replica_directory, committed)
@@ -163,7 +163,7 @@ class ReplicaStore:
             try:
                 retention = Retention(max_bytes=retention_bytes, max_age_ms=retention_ms)
                 store = ReplicaStore(
-                    disk, metadata_directory, identity, log, lock, known, quorum, voter_ids, retention
+                    disk, metadata_directory, identity, log, lock, noted, quorum, voter_ids, retention
                 )
                 store._settle(on_warning)
                 store._voter_changes = read_changes(disk, log, store.latest_snapshot(), voter_changes)
@@ -172,7 +172,7 @@ class ReplicaStore:
                     refuse_forgotten_vote(
                         disk, replica_directory, named, committed, identity, is_static=False
                     )
-                store._committed = KnownCommitted(disk, replica_directory, known)
+                store._committed = KnownCommitted(disk, replica_directory, noted)
                 if may_vote:
                     note_opened(disk, metadata_directory, identity.directory_id or ZERO_UUID)
             except BaseException:
@@ -211,14 +211,16 @@ class ReplicaStore:
     def raft_identity(self) -> Identity:
         """This replica's identity for its peers. Raises CorruptFileError if `meta.properties` does not
         have it."""
-        found = self.identity
-        if found.cluster_id is None or found.node_id is None or found.directory_id is None:
+        identity = self.identity
+        if identity.cluster_id is None or identity.node_id is None or identity.directory_id is None:
             raise CorruptFileError(
                 join(self.directory, META_PROPERTIES),
                 "lacks a cluster id, a node id or a directory id",
                 "format the directory",
             )
-        return Identity(cluster_id=found.cluster_id, node_id=found.node_id, directory_id=found.directory_id)
+        return Identity(
+            cluster_id=identity.cluster_id, node_id=identity.node_id, directory_id=identity.directory_id
+        )
 
     def recovered(self) -> RecoveredLog:
         """The state that the Raft core starts from."""
@@ -450,11 +452,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         """Snapshot by snapshot, oldest first, deletes what is before a snapshot while a bound requires it.
         Ignores snapshots above `before_offset`. With `wall_ms` None, ages are ignored."""
         snapshots = list_snapshots(disk, log.directory)
-        for place, base in enumerate(snapshots):
+        for number, base in enumerate(snapshots):
             if base.offset > before_offset:
                 return
             doomed = [info for info in log.segments()[:-1] if info.end_offset <= base.offset]
-            if not doomed and place == 0:
+            if not doomed and number == 0:
                 continue
             if not self._is_too_big(disk, log) and not self._is_too_old(doomed, wall_ms):
                 return

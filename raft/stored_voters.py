@@ -86,12 +86,12 @@ def _front(disk: Disk, path: str) -> Batches:
 def changes_at(end_offset: int, said: VotersAt) -> list[VoterChange]:
     """The same voters as changes of a log that ends there: those of formatting are before offset 0."""
     offset = max(CONFIGURED, end_offset - 1)
-    found = []
+    changes = []
     if said.kraft_version:
-        found.append(VoterChange(offset=offset, kraft_version=said.kraft_version))
+        changes.append(VoterChange(offset=offset, kraft_version=said.kraft_version))
     if said.voters is not None:
-        found.append(VoterChange(offset=offset, voters=said.voters))
-    return found
+        changes.append(VoterChange(offset=offset, voters=said.voters))
+    return changes
 
 
 def with_voters(batches: Iterable[bytes], said: VotersAt, *, timestamp_ms: int) -> Iterator[bytes]:
@@ -151,13 +151,13 @@ def change_of_voters(remembered: Remembered, voters: Sequence[Voter]) -> str | N
             f"with {_ids(remembered)}: voters cannot be added or removed by hand; restore the old list"
         )
     for node_id, directory_id in sorted(configured.items()):
-        known = remembered[node_id]
-        if known is not None and directory_id != known:
+        remembered_voter = remembered[node_id]
+        if remembered_voter is not None and directory_id != remembered_voter:
             now = "none" if directory_id is None else uuid_to_text(directory_id)
             return (
                 f"controller.quorum.voters gives node {node_id} the directory id {now}, but this quorum "
-                f"was started with {uuid_to_text(known)}: a voter with another disk could lose committed "
-                "records; restore the old id (the node with the new disk then only observes)"
+                f"was started with {uuid_to_text(remembered_voter)}: a voter with another disk could lose "
+                "committed records; restore the old id (the node with the new disk then only observes)"
             )
     return None
 

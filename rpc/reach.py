@@ -211,22 +211,22 @@ def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:  # noqa: 
     return ""
 
 
-def spoken_at(host: str, port: int, tls: TlsMaterial | None) -> str | None:
-    """The protocol that the other side answers in; None if in neither. Takes up to twice LOOK_S."""
+def spoken_at(host: str, port: int, tls: TlsMaterial | None, within_s: float = LOOK_S) -> str | None:
+    """The protocol that the other side answers in; None if in neither. Takes up to twice `within_s`."""
     if tls is None:
-        if _speaks_kafka(host, port, None):
+        if _speaks_kafka(host, port, None, within_s):
             return KAFKA_PROTOCOL
-        return GRPC_PROTOCOL if _takes(host, port, _HTTP2, _HTTP2_ANSWERS) else None
+        return GRPC_PROTOCOL if _takes(host, port, _HTTP2, _HTTP2_ANSWERS, within_s) else None
     try:
         with (
-            socket.create_connection((host, port), timeout=LOOK_S) as connection,
+            socket.create_connection((host, port), timeout=within_s) as connection,
             _context(tls).wrap_socket(connection, server_hostname=host) as wrapped,
         ):
             if wrapped.selected_alpn_protocol() is not None:
                 return GRPC_PROTOCOL
     except OSError:
         return None
-    return KAFKA_PROTOCOL if _speaks_kafka(host, port, _context(tls)) else None
+    return KAFKA_PROTOCOL if _speaks_kafka(host, port, _context(tls), within_s) else None
 
 
 def _not_taken(tls: TlsMaterial) -> str:
@@ -275,12 +275,12 @@ def _plain(words: str) -> str:
     return words.rsplit("ALERT_", maxsplit=1)[-1].replace("_", " ").lower()
 
 
-def _takes(host: str, port: int, beginning: bytes, answers: bytes) -> bool | None:
+def _takes(host: str, port: int, beginning: bytes, answers: bytes, within_s: float = LOOK_S) -> bool | None:
     """True if the other side responds to the first bytes of a protocol in that protocol, with one of these
     first bytes; None if it cannot be reached or does not respond. Closes the connection afterwards."""
     answer = b""
     try:
-        with socket.create_connection((host, port), timeout=LOOK_S) as connection:
+        with socket.create_connection((host, port), timeout=within_s) as connection:
             connection.sendall(beginning)
             # A node logs callers that leave before it acknowledges their settings as not speaking HTTP/2.
             while more := connection.recv(4096):
@@ -294,11 +294,11 @@ def _takes(host: str, port: int, beginning: bytes, answers: bytes) -> bool | Non
     return answer != b"" and answer[0] in answers
 
 
-def _speaks_kafka(host: str, port: int, context: ssl.SSLContext | None) -> bool:
+def _speaks_kafka(host: str, port: int, context: ssl.SSLContext | None, within_s: float = LOOK_S) -> bool:
     """Whether the other side answers a request of Kafka's protocol."""
     answer = b""
     try:
-        with socket.create_connection((host, port), timeout=LOOK_S) as plain:
+        with socket.create_connection((host, port), timeout=within_s) as plain:
             connection = plain if context is None else context.wrap_socket(plain, server_hostname=host)
             with connection:
                 connection.sendall(_API_VERSIONS)

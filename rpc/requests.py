@@ -23,6 +23,7 @@ from metaquorum.metadata.requests.common import (
     Mutator,
     RequestArrived,
 )
+from metaquorum.network.deferred import Deferred
 from metaquorum.observability.metrics.statistics import RequestStatistics
 
 _KAFKA_NAMES = {
@@ -58,7 +59,7 @@ class WaitingRequests:
         self._statistics = statistics
         self._clock = clock
         self._keys = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[ControllerResponse | ApiError]] = {}
+        self._waiting: dict[int, Deferred[ControllerResponse | ApiError]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -94,25 +95,21 @@ class WaitingRequests:
         )
         if not self._submit(arrived):
             return busy("the inbox is full")
-        future: asyncio.Future[ControllerResponse | ApiError] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
-        try:
-            return await future
-        finally:
-            self._waiting.pop(key, None)
+        waiting: Deferred[ControllerResponse | ApiError] = Deferred(lambda: self._waiting.pop(key, None))
+        self._waiting[key] = waiting
+        return await waiting
 
     def answer(self, answer: Answer) -> None:
         """Passes a response to the caller that waits for it."""
-        future = self._waiting.pop(answer.key, None)
-        if future is not None and not future.done():
-            future.set_result(answer.response)
+        waiting = self._waiting.pop(answer.key, None)
+        if waiting is not None:
+            waiting.set_result(answer.response)
 
     def refuse_all(self, error: ApiError) -> None:
         """Responds to all callers with `error`, once the node has stopped."""
         waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_result(error)
+        for each in waiting.values():
+            each.set_result(error)
 
 
 def _cause(request: ControllerRequest) -> BatchCause:

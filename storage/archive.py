@@ -337,11 +337,11 @@ def _unpacked(stored: bytes, content_bytes: int) -> bytes | None:
 
 def archive_in(path: str) -> str | None:
     """The archive that a path is or leads into; None if there is none."""
-    at, disk = path.rstrip("/"), PosixDisk()
-    while at:
-        if at.endswith(SUFFIX) and disk.exists(at) and not disk.is_directory(at):
-            return at
-        at = at.rpartition("/")[0]
+    parent, disk = path.rstrip("/"), PosixDisk()
+    while parent:
+        if parent.endswith(SUFFIX) and disk.exists(parent) and not disk.is_directory(parent):
+            return parent
+        parent = parent.rpartition("/")[0]
     return None
 
 

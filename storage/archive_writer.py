@@ -135,11 +135,11 @@ def extract_archive(archive: LogArchive, disk: Disk, target: str, who: str) -> N
         for folder in sorted(archive.folders):
             made.insert(0, join(staged, folder) if folder else staged)
             disk.make_directory(made[0])
-        for one in archive.index.files:
-            made.insert(0, join(staged, one.name))
+        for entry in archive.index.files:
+            made.insert(0, join(staged, entry.name))
             file = disk.open_append(made[0])
             try:
-                for part in archive.contents(one):
+                for part in archive.contents(entry):
                     file.append(part)
                 file.sync()
             finally:
@@ -215,11 +215,11 @@ class Packer:
         parts = _SegmentParts(base_offset)
         for piece in pieces(file, size):
             digest.update(piece.data)
-            key, place = seen.find(piece)
-            if place is None:
-                place = self._store(piece.data)
-                seen.note(piece, key, place)
-            _extend(extents, place, len(piece.data))
+            key, stored = seen.find(piece)
+            if stored is None:
+                stored = self._store(piece.data)
+                seen.note(piece, key, stored)
+            _extend(extents, stored, len(piece.data))
             parts.take(piece)
         self._files.append(
             ArchivedFile(
@@ -234,12 +234,12 @@ class Packer:
         )
 
     def _store(self, data: bytes) -> int:
-        place = self.content_bytes
+        start = self.content_bytes
         self._buffer += data
         self.content_bytes += len(data)
         while len(self._buffer) >= BLOCK_BYTES:
             self._end_block(BLOCK_BYTES)
-        return place
+        return start
 
     def _end_block(self, size: int) -> None:
         block, stored = encode_block(bytes(self._buffer[:size]))
@@ -325,20 +325,24 @@ def pieces(file: DiskFile, size: int) -> Iterator[FilePiece]:
     while position < size:
         if position + HEADER_BYTES > start + len(window):
             window, start = file.read_at(position, min(WINDOW_BYTES, size - position)), position
-        at = position - start
-        length = _batch_bytes(window, at)
-        if 0 < length <= size - position and at + length > len(window):
-            window, start, at = file.read_at(position, max(length, WINDOW_BYTES)), position, 0
+        position_in_window = position - start
+        length = _batch_bytes(window, position_in_window)
+        if 0 < length <= size - position and position_in_window + length > len(window):
+            window, start, position_in_window = file.read_at(position, max(length, WINDOW_BYTES)), position, 0
         if length and length <= size - position:
-            data = window[at : at + length]
+            data = window[position_in_window : position_in_window + length]
             if batch_problem(data, 0, check_count=False) is None:
                 yield FilePiece(position, data, parse_header(data))
                 position += length
                 continue
         found = find_valid_batch(file, position + 1, 0)
         end = size if found is None else min(size, found[0])
-        for at in range(position, end, RAW_BYTES):
-            yield FilePiece(at, file.read_at(at, min(RAW_BYTES, end - at)), None)
+        for position_in_window in range(position, end, RAW_BYTES):
+            yield FilePiece(
+                position_in_window,
+                file.read_at(position_in_window, min(RAW_BYTES, end - position_in_window)),
+                None,
+            )
         position = end
 
 

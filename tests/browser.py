@@ -61,18 +61,10 @@ class Browser:
                 assert time.monotonic() < end, "chromedriver does not start"
                 time.sleep(0.1)
         self._session = f"/session/{made['sessionId']}"
-        self._do(
-            "POST",
-            "/goog/cdp/execute",
-            {
-                "cmd": "Emulation.setDeviceMetricsOverride",
-                "params": {
-                    "width": self._size[0],
-                    "height": self._size[1],
-                    "deviceScaleFactor": 1,
-                    "mobile": False,
-                },
-            },
+        width, height = self._size
+        self._devtools(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
         )
         return self
 
@@ -98,6 +90,14 @@ class Browser:
 
     def _do(self, method: str, path: str, body: Any = None) -> Any:
         return self._send(method, self._session + path, body)
+
+    def _devtools(self, command: str, params: dict[str, Any]) -> None:
+        self._do("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
+
+    def block(self, pattern: str) -> None:
+        """From now on, files whose address has this pattern (`*` is anything) are not loaded."""
+        self._devtools("Network.enable", {})
+        self._devtools("Network.setBlockedURLs", {"urls": [pattern]})
 
     def open(self, url: str) -> None:
         self._do("POST", "/url", {"url": url})

@@ -200,11 +200,11 @@ def _decoded(frame: Buffer, left: ValuesLeft, values_max: int) -> Request:
 
 def _unknown(api_key: int, version: int, correlation_id: int) -> UnknownApiError:
     api = APIS.get(api_key)
-    known = "the key is unknown"
+    reason = "the key is unknown"
     if api is not None:
-        known = f"{api.name} has versions {api.min_version} to {api.max_version}"
+        reason = f"{api.name} has versions {api.min_version} to {api.max_version}"
     return UnknownApiError(
-        f"request of API {api_key} version {version}: {known}",
+        f"request of API {api_key} version {version}: {reason}",
         api_key=api_key,
         version=version,
         correlation_id=correlation_id,

@@ -61,13 +61,13 @@ def embedded_version(data: bytes) -> int:
 
 def assigned_partitions(data: bytes) -> tuple[list[tuple[str, int]], bytes] | None:
     """The partitions of a consumer's assignment, and its user data; None if the bytes are not one."""
-    found = consumer_assignment(data)
-    if found is None:
+    assignment = consumer_assignment(data)
+    if assignment is None:
         return None
-    assigned = found.value.assigned_partitions
+    assigned = assignment.value.assigned_partitions
     return [
         (each.topic, index) for each in assigned for index in each.partitions
-    ], found.value.user_data or b""
+    ], assignment.value.user_data or b""
 
 
 def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> bytes:

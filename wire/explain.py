@@ -140,13 +140,13 @@ class _Walk:
         return value
 
     def _tags(self, schema: StructSchema) -> None:
-        known = {field.tag: field for field in schema.tagged_at(self._version)}
+        tagged_fields = {field.tag: field for field in schema.tagged_at(self._version)}
         last = -1
         for _ in range(self._uvarint()):
             self._count()
             self.field_start = self._position
             tag, stop, self._position = read_tag_head(self._buf, self._position, last, len(self._buf))
-            field = known.get(tag)
+            field = tagged_fields.get(tag)
             if field is not None:
                 self._enter(field.kafka_name)
                 self._field(field)

@@ -55,14 +55,14 @@ class StoredRecord(msgspec.Struct, frozen=True):
 @cache
 def stored_types() -> tuple[StoredType, ...]:
     """Every type of the table."""
-    found = []
+    types = []
     heads = [*_HEAD.finditer(TABLE)]
     ends = [*(head.start() for head in heads[1:]), len(TABLE)]
     for head, end in zip(heads, ends, strict=True):
         name, topic = head[1], head[2]
         low, high, first, last, flexible = map(int, head.groups()[2:])
         key, _, value = TABLE[head.end() : end].strip("\n").partition("\nvalue")
-        found.append(
+        types.append(
             StoredType(
                 name,
                 topic,
@@ -73,7 +73,7 @@ def stored_types() -> tuple[StoredType, ...]:
                 read_structure(f"{name}Value", value),
             )
         )
-    return tuple(found)
+    return tuple(types)
 
 
 @cache

@@ -37,12 +37,12 @@ def _type_of(field: Field, message: str) -> str:
 
 
 def _structures(schema: StructSchema) -> dict[str, StructSchema]:
-    found: dict[str, StructSchema] = {}
+    structures: dict[str, StructSchema] = {}
     for field in schema.fields:
         if field.struct is not None:
-            found |= _structures(field.struct)
-            found[field.struct.name] = field.struct
-    return found
+            structures |= _structures(field.struct)
+            structures[field.struct.name] = field.struct
+    return structures
 
 
 def _class(schema: StructSchema, message: str, indent: str = "") -> Iterator[str]:

@@ -59,7 +59,7 @@ class Api(msgspec.Struct, frozen=True, eq=False):
 
 def read_apis() -> dict[int, Api]:
     """Every API of the table by its key, in ascending order."""
-    found = {}
+    apis = {}
     for table in _TABLES:
         heads = [*_HEAD.finditer(table.TABLE)]
         ends = [*(head.start() for head in heads[1:]), len(table.TABLE)]
@@ -67,8 +67,8 @@ def read_apis() -> dict[int, Api]:
             name, key, low, high, flexible = head.groups()
             text = table.TABLE[head.end() : end].strip("\n")
             since = None if flexible is None else int(flexible)
-            found[int(key)] = Api(name, int(key), int(low), int(high), since, text)
-    return dict(sorted(found.items()))
+            apis[int(key)] = Api(name, int(key), int(low), int(high), since, text)
+    return dict(sorted(apis.items()))
 
 
 def read_messages(api: Api) -> tuple[StructSchema, StructSchema]:
@@ -191,19 +191,19 @@ class MessageType:
 
     def decoder(self, version: int, left: ValuesLeft | None = None) -> Decoder:
         """The decoder for a version that the API has; `left` counts what it reads (`compile_decoder`)."""
-        found = self._decoders.get((version, left))
-        if found is None:
-            found = compile_decoder(self.schema, version, self.api.is_flexible(version), left)
-            self._decoders[version, left] = found
-        return found
+        decoder = self._decoders.get((version, left))
+        if decoder is None:
+            decoder = compile_decoder(self.schema, version, self.api.is_flexible(version), left)
+            self._decoders[version, left] = decoder
+        return decoder
 
     def writer(self, version: int) -> Writer:
         """The writer for a version that the API has."""
-        found = self._writers.get(version)
-        if found is None:
-            found = compile_writer(self.schema, version, self.api.is_flexible(version))
-            self._writers[version] = found
-        return found
+        writer = self._writers.get(version)
+        if writer is None:
+            writer = compile_writer(self.schema, version, self.api.is_flexible(version))
+            self._writers[version] = writer
+        return writer
 
 
 @cache

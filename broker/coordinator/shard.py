@@ -401,13 +401,13 @@ class SkippedRecords:
 def key_text(topic: str, key: bytes) -> str:
     """A key for people: its fields, or its first bytes in hexadecimal."""
     try:
-        known = decode_stored(topic, key, None)
+        decoded = decode_stored(topic, key, None)
     except DecodeError:
-        known = None
-    if known is None:
+        decoded = None
+    if decoded is None:
         more = "..." if len(key) > _SHOWN_KEY_BYTES // 2 else ""
         return f"0x{key[: _SHOWN_KEY_BYTES // 2].hex()}{more}"
-    fields = [getattr(known.key, name) for name in known.key.__struct_fields__ if name != "unknown_tags"]
+    fields = [getattr(decoded.key, name) for name in decoded.key.__struct_fields__ if name != "unknown_tags"]
     text = ", ".join(str(each) for each in fields)
-    kind = type(known.key).__name__.removesuffix("Key")
+    kind = type(decoded.key).__name__.removesuffix("Key")
     return f"{kind}({printable(text[:_SHOWN_KEY_BYTES])})"

@@ -108,79 +108,81 @@ class TransactionState:
         if not 0 < body.timeout_ms <= self._config.max_timeout_ms:
             return _said(asked, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         expected = body.producer_epoch if body.producer_id >= 0 else None
-        known = self.transactions.get(body.transactional_id)
-        if known is None:
+        current = self.transactions.get(body.transactional_id)
+        if current is None:
             if body.fresh_id is None:
                 return _said(asked, transaction.NeedsProducerId())
-            known = transaction.Transaction(transactional_id=body.transactional_id, producer_id=body.fresh_id)
-        elif expected is not None and not _may_begin(known, body):
+            current = transaction.Transaction(
+                transactional_id=body.transactional_id, producer_id=body.fresh_id
+            )
+        elif expected is not None and not _may_begin(current, body):
             return _said(asked, ErrorCode.PRODUCER_FENCED)
-        if known.status in transaction.PREPARED:
+        if current.status in transaction.PREPARED:
             return _said(asked, ErrorCode.CONCURRENT_TRANSACTIONS)
-        if known.status is transaction.TransactionStatus.ONGOING:
+        if current.status is transaction.TransactionStatus.ONGOING:
             # Its epoch is never given to a client: the next request raises it again.
-            fenced = known.ended(committed=False, fence=True, now_ms=now.wall_ms)
+            fenced = current.ended(committed=False, fence=True, now_ms=now.wall_ms)
             return self._decided([fenced], (Reply(asked.key, ErrorCode.CONCURRENT_TRANSACTIONS),), now)
-        if known.is_exhausted and expected in (None, known.epoch):
+        if current.is_exhausted and expected in (None, current.epoch):
             if body.fresh_id is None:
                 return _said(asked, transaction.NeedsProducerId())
             keep = expected is not None
-            begun: transaction.Transaction | None = known.rotated(
+            begun: transaction.Transaction | None = current.rotated(
                 body.fresh_id, body.timeout_ms, keep_last=keep, now_ms=now.wall_ms
             )
-        elif known.is_exhausted and expected != known.last_epoch:
+        elif current.is_exhausted and expected != current.last_epoch:
             begun = None
         else:
-            begun = known.begun(body.timeout_ms, expected, now.wall_ms)
+            begun = current.begun(body.timeout_ms, expected, now.wall_ms)
         if begun is None:
             return _said(asked, ErrorCode.PRODUCER_FENCED)
         return self._stored(asked, begun, transaction.InitializedProducer(begun.producer_id, begun.epoch))
 
     def _add(self, asked: Ask, body: transaction.AddPartitions, now: Now) -> Decision:
-        known = self._known(body)
-        if isinstance(known, ErrorCode):
-            return _said(asked, known)
-        if known.status in transaction.PREPARED:
+        current = self._known(body)
+        if isinstance(current, ErrorCode):
+            return _said(asked, current)
+        if current.status in transaction.PREPARED:
             due_ms = now.ms + COMPLETION_WAIT_MS
             self._adding.setdefault(body.transactional_id, (due_ms, []))[1].append(asked)
             return NOTHING
-        extended = known.extended(body.partitions, now.wall_ms)
-        if extended is known:
+        extended = current.extended(body.partitions, now.wall_ms)
+        if extended is current:
             return _said(asked, ErrorCode.NONE)
         return self._stored(asked, extended, ErrorCode.NONE)
 
     def _verified(self, body: transaction.AddPartitions) -> tuple[ErrorCode, ...]:
-        known = self._known(body)
-        if isinstance(known, ErrorCode):
-            return (known,) * len(body.partitions)
-        if known.status in transaction.PREPARED:
+        current = self._known(body)
+        if isinstance(current, ErrorCode):
+            return (current,) * len(body.partitions)
+        if current.status in transaction.PREPARED:
             return (ErrorCode.CONCURRENT_TRANSACTIONS,) * len(body.partitions)
-        held = known.partitions if known.status is transaction.TransactionStatus.ONGOING else frozenset()
+        held = current.partitions if current.status is transaction.TransactionStatus.ONGOING else frozenset()
         return tuple(
             [ErrorCode.NONE if each in held else ErrorCode.INVALID_TXN_STATE for each in body.partitions]
         )
 
     def _end(self, asked: Ask, body: transaction.EndTransaction, now: Now) -> Decision:
-        known = self._known(body)
-        if isinstance(known, ErrorCode):
-            return _said(asked, known)
+        current = self._known(body)
+        if isinstance(current, ErrorCode):
+            return _said(asked, current)
         status = transaction.TransactionStatus
-        if known.status is status.ONGOING:
-            ended = known.ended(committed=body.committed, now_ms=now.wall_ms)
+        if current.status is status.ONGOING:
+            ended = current.ended(committed=body.committed, now_ms=now.wall_ms)
             return self._decided([ended], (Reply(asked.key, ErrorCode.NONE),), now)
-        if known.status is (status.COMPLETE_COMMIT if body.committed else status.COMPLETE_ABORT):
+        if current.status is (status.COMPLETE_COMMIT if body.committed else status.COMPLETE_ABORT):
             return _said(asked, ErrorCode.NONE)  # a repeated request
-        if known.status is (status.PREPARE_COMMIT if body.committed else status.PREPARE_ABORT):
+        if current.status is (status.PREPARE_COMMIT if body.committed else status.PREPARE_ABORT):
             return _said(asked, ErrorCode.CONCURRENT_TRANSACTIONS)
         return _said(asked, ErrorCode.INVALID_TXN_STATE)
 
     def _complete(self, asked: Ask, body: transaction.MarkersWritten, now: Now) -> Decision:
-        known = self._known(body)
-        if isinstance(known, ErrorCode):
-            return _said(asked, known)
-        if known.status not in transaction.PREPARED:
+        current = self._known(body)
+        if isinstance(current, ErrorCode):
+            return _said(asked, current)
+        if current.status not in transaction.PREPARED:
             return _said(asked, ErrorCode.NONE)
-        completed = known.completed(now.wall_ms)
+        completed = current.completed(now.wall_ms)
         decision = self._stored(asked, completed, ErrorCode.NONE)
         _, adding = self._adding.pop(body.transactional_id, (0, []))
         if not adding:
@@ -196,20 +198,20 @@ class TransactionState:
     def _known(
         self, body: transaction.AddPartitions | transaction.EndTransaction | transaction.MarkersWritten
     ) -> transaction.Transaction | ErrorCode:
-        known = self.transactions.get(body.transactional_id)
-        if known is None or known.producer_id != body.producer_id:
+        current = self.transactions.get(body.transactional_id)
+        if current is None or current.producer_id != body.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if known.epoch != body.producer_epoch:
+        if current.epoch != body.producer_epoch:
             return ErrorCode.PRODUCER_FENCED
-        return known
+        return current
 
     def _described(self, transactional_id: str) -> transaction.TransactionDescription:
-        known = self.transactions.get(transactional_id)
-        if known is None:
+        current = self.transactions.get(transactional_id)
+        if current is None:
             return transaction.TransactionDescription(
                 error=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=transactional_id
             )
-        return _description(known)
+        return _description(current)
 
     def _listed(
         self, body: transaction.ListTransactions, now: Now
@@ -281,8 +283,8 @@ class TransactionState:
         self, prepared: list[transaction.Transaction], replies: tuple[Reply, ...], now: Now
     ) -> Decision:
         """To commit or to abort: markers follow the records."""
-        for one in prepared:
-            self._proposed[one.transactional_id] = [one]
+        for decided in prepared:
+            self._proposed[decided.transactional_id] = [decided]
         names = [one.transactional_id for one in prepared]
 
         def again() -> None:

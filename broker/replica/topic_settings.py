@@ -49,14 +49,14 @@ def topic_settings(
     default for brokers, else the broker's file (`static`), else Kafka's default."""
 
     def read(key: str) -> object:
-        known = TOPIC_KEYS[key]
+        row = TOPIC_KEYS[key]
         text = topic_setting(image, topic, key, broker_id=broker_id, static=static)
         if text is not None:
             try:
-                return known.parse(text)
+                return row.parse(text)
             except ConfigValueError:
                 pass
-        return known.default
+        return row.default
 
     def number(key: str) -> int:
         return _int(read(key))
@@ -104,11 +104,11 @@ class SettingsOfTopics:
         self._parsed: dict[str, TopicSettings] = {}
 
     def of(self, topic: str, image: MetadataImage) -> TopicSettings:
-        known = self._parsed.get(topic)
-        if known is None:
-            known = topic_settings(image, topic, broker_id=self._me, static=self._static)
-            self._parsed[topic] = known
-        return known
+        settings = self._parsed.get(topic)
+        if settings is None:
+            settings = topic_settings(image, topic, broker_id=self._me, static=self._static)
+            self._parsed[topic] = settings
+        return settings
 
     def changed(self, image: MetadataImage, previous: MetadataImage) -> list[PartitionKey] | None:
         """Partitions whose settings may have changed; None: all."""

@@ -64,24 +64,24 @@ async def settle_identity(
 async def _settle(config: NodeConfig, disk: Disk, tls: TlsMaterial | None) -> NodeConfig:
     explicit = None if config.node_id == UNKNOWN_NODE_ID else config.node_id
     try:
-        known = known_identity(explicit, _found(disk, config))
+        identity = known_identity(explicit, _found(disk, config))
     except IdentityConflict as error:
         raise StartError(str(error)) from error
-    if known.node_id is not None and (known.cluster_id is not None or not known.unwritten):
-        settled = config.with_node_id(known.node_id)
-        _write(disk, known.unwritten, known.node_id, known.cluster_id)
+    if identity.node_id is not None and (identity.cluster_id is not None or not identity.unwritten):
+        settled = config.with_node_id(identity.node_id)
+        _write(disk, identity.unwritten, identity.node_id, identity.cluster_id)
         return settled
     timeout_ms = config.number("initial.broker.registration.timeout.ms")
     addresses = [(voter.host, voter.port) for voter in config.voters] or config.bootstrap_servers
     async with AdminClient(addresses, tls=tls, timeout_ms=timeout_ms) as client:
         try:
-            node_id, cluster_id = await _from_controllers(config, known, client, timeout_ms)
+            node_id, cluster_id = await _from_controllers(config, identity, client, timeout_ms)
         except ApiError as error:
             raise StartError(f"the controllers did not assign an id to this broker: {error}") from error
         except ClientError as error:
             raise StartError(f"the request for this broker's id failed: {error}") from error
     settled = config.with_node_id(node_id)
-    _write(disk, known.unwritten, node_id, cluster_id)
+    _write(disk, identity.unwritten, node_id, cluster_id)
     return settled
 
 
@@ -155,15 +155,15 @@ def _tolerated(config: NodeConfig, path: str) -> Iterator[None]:
 
 
 def _found(disk: Disk, config: NodeConfig) -> list[IdentityFile]:
-    found = []
+    identities = []
     for path in _paths(config):
         file = join(path, FILE_NAME)
         with _tolerated(config, path):
             if not disk.is_directory(path):
                 continue
             properties = load_meta_properties(disk, path) if disk.exists(file) else None
-            found.append(IdentityFile(path=path, file=file, properties=properties))
-    return found
+            identities.append(IdentityFile(path=path, file=file, properties=properties))
+    return identities
 
 
 def _write(disk: Disk, directories: tuple[str, ...], node_id: int, cluster_id: str | None) -> None:

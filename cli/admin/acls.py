@@ -193,11 +193,11 @@ def add(
 def list_(options: ClusterOptions, as_json: bool, **words: str | None) -> None:
     """List the entries that match the options. Default: all entries."""
     with options.open() as cluster:
-        found = cluster.call(lambda client: list_acls(client, _filter(words)))
+        entries = cluster.call(lambda client: list_acls(client, _filter(words)))
     if as_json:
-        echo_json([_json(acl) for acl in found])
-    elif found:
-        click.echo(acl_text(found))
+        echo_json([_json(acl) for acl in entries])
+    elif entries:
+        click.echo(acl_text(entries))
 
 
 @acls.command()

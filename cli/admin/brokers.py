@@ -33,14 +33,14 @@ def bindings(options: ClientOptions, as_json: bool) -> None:
     Missing ids are in replica lists, but no broker has them.
     """
     with options.open() as cluster:
-        found = cluster.call(list_broker_ids)
+        bound = cluster.call(list_broker_ids)
     if as_json:
-        echo_json(listing_json(found))
+        echo_json(listing_json(bound))
         return
-    echo_table(BINDING_COLUMNS, [_row(each) for each in found.bindings])
-    if found.missing_ids:
-        click.echo(f"missing ids: {', '.join(map(str, found.missing_ids))}")
-    for claim in found.claims:
+    echo_table(BINDING_COLUMNS, [_row(each) for each in bound.bindings])
+    if bound.missing_ids:
+        click.echo(f"missing ids: {', '.join(map(str, bound.missing_ids))}")
+    for claim in bound.claims:
         click.echo(f"id {claim.broker_id} is allocated ({claim.source.value}) but not registered yet")
 
 
@@ -137,11 +137,11 @@ for _command in (bindings, bind, unbind):
 @table_options
 def list_(options: ClusterOptions, controllers: ClientOptions | None, as_json: bool) -> None:
     """List the registered brokers and their states."""
-    found = _brokers(options, controllers)
+    rows = _brokers(options, controllers)
     if as_json:
-        echo_json([broker_json(broker) for broker in found])
+        echo_json([broker_json(broker) for broker in rows])
     else:
-        echo_table(COLUMNS, [broker_row(broker) for broker in found])
+        echo_table(COLUMNS, [broker_row(broker) for broker in rows])
 
 
 @brokers.command()
@@ -154,13 +154,13 @@ def describe(
 ) -> None:
     """Show everything known about the broker BROKER_ID."""
     all_of_them = _brokers(options, controllers)
-    found = next((broker for broker in all_of_them if broker.broker_id == broker_id), None)
-    if found is None:
+    described = next((broker for broker in all_of_them if broker.broker_id == broker_id), None)
+    if described is None:
         raise Failure(f"broker {broker_id} is not registered; see: metaquorum brokers list")
     if as_json:
-        echo_json(broker_json(found))
+        echo_json(broker_json(described))
     else:
-        click.echo(describe_text(found))
+        click.echo(describe_text(described))
 
 
 def _brokers(options: ClusterOptions, controllers: ClientOptions | None) -> Sequence[Broker]:
@@ -221,14 +221,14 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
 
 def left_behind(topics: Sequence[DescribedTopic], broker_id: int) -> LeftBehind:
     """The partitions of `topics` with a replica on the broker."""
-    found = [
+    left = [
         (f"{topic.name}-{partition.index}", len(partition.replicas) == 1)
         for topic in topics
         for partition in topic.partitions
         if broker_id in partition.replicas
     ]
     return LeftBehind(
-        replicas=tuple(name for name, _ in found), alone=tuple(name for name, alone in found if alone)
+        replicas=tuple(name for name, _ in left), alone=tuple(name for name, alone in left if alone)
     )
 
 

@@ -71,17 +71,17 @@ def describe(
         raise click.UsageError("controllers do not list what has configurations: give NAME")
     with options.open() as cluster:
         wanted = [_resource(kind, name) for name in names or _all_names(cluster, kind)]
-        found = cluster.call(lambda client: describe_configs(client, wanted, all_keys=all_keys))
-    for each in found:
+        described = cluster.call(lambda client: describe_configs(client, wanted, all_keys=all_keys))
+    for config in described:
         if as_json:
-            echo_json(_json(each))
-        elif each.error is not None:
-            refuse(_title(each.resource), each.error.code, each.error.message)
+            echo_json(_json(config))
+        elif config.error is not None:
+            refuse(_title(config.resource), config.error.code, config.error.message)
         else:
-            click.echo(_heading(each.resource, all_keys))
-            for entry in each.entries:
+            click.echo(_heading(config.resource, all_keys))
+            for entry in config.entries:
                 click.echo(config_line(entry))
-    return EXIT_FAILED if any(each.error is not None for each in found) else 0
+    return EXIT_FAILED if any(each.error is not None for each in described) else 0
 
 
 def _all_names(cluster: OpenCluster, kind: str) -> list[str]:

@@ -29,7 +29,7 @@ def features() -> None:
 def describe(options: ClusterOptions, as_json: bool) -> None:
     """Show each feature with its supported and finalized levels."""
     with options.open() as cluster:
-        offset, found = cluster.call(describe_features)
+        offset, described = cluster.call(describe_features)
     if as_json:
         echo_json(
             [
@@ -43,12 +43,12 @@ def describe(options: ClusterOptions, as_json: bool) -> None:
                     else None,
                     "offset": offset,
                 }
-                for each in found
+                for each in described
             ]
         )
         return
-    for each in found:
-        click.echo(feature_line(each, offset))
+    for feature in described:
+        click.echo(feature_line(feature, offset))
 
 
 @features.command()

@@ -177,20 +177,20 @@ def option_names() -> list[str]:
 def read_offsets(path: Path, group: str) -> dict[TopicPartition, int]:
     """The offsets in a file of `topic,partition,offset` lines, or `group,topic,partition,offset` as Kafka's
     tool exports several groups. Raises Failure, which names the line."""
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     text = read_small_file(path, _MAX_FILE_BYTES).decode("utf-8")
     reader = csv.reader(text.splitlines(keepends=True))
     try:
         for row in filter(None, reader):
             place, offset = _offset(row, group)
-            if place in found:
+            if place in offsets:
                 raise ValueError(f"{place[0]}-{place[1]} is listed twice; remove one line")
-            found[place] = offset
+            offsets[place] = offset
     except (csv.Error, ValueError) as error:
         raise Failure(f"{path}, line {max(1, reader.line_num)}: {error}") from None
-    if not found:
+    if not offsets:
         raise Failure(f"{path} has no offsets; write lines of topic,partition,offset")
-    return found
+    return offsets
 
 
 def _offset(row: Sequence[str], group: str) -> tuple[TopicPartition, int]:
@@ -246,9 +246,9 @@ def _print_plan(group: str, plan: Sequence[Planned], *, executed: bool, export: 
         ]
         echo_json({"groupId": group, "executed": executed, "offsets": offsets})
     elif export:
-        for each in plan:
-            if each.new is not None:
-                click.echo(f"{each.place[0]},{each.place[1]},{each.new}")
+        for row in plan:
+            if row.new is not None:
+                click.echo(f"{row.place[0]},{row.place[1]},{row.new}")
     else:
         rows = [(*each.place, each.committed, each.new, each.note) for each in plan]
         echo_table(("TOPIC", "PARTITION", "COMMITTED", "NEW", "NOTE"), rows)
@@ -289,9 +289,11 @@ groups.add_command(reset)
 def list_(options: ClusterOptions, states: tuple[str, ...], kind: str | None, as_json: bool) -> None:
     """List the groups."""
     with options.open() as cluster:
-        found = cluster.call(list_groups)
-    found = [
-        each for each in found if (not states or each.state in states) and (kind is None or each.kind == kind)
+        listed = cluster.call(list_groups)
+    listed = [
+        each
+        for each in listed
+        if (not states or each.state in states) and (kind is None or each.kind == kind)
     ]
     if as_json:
         echo_json(
@@ -303,13 +305,13 @@ def list_(options: ClusterOptions, states: tuple[str, ...], kind: str | None, as
                     "state": each.state or None,
                     "coordinator": each.coordinator,
                 }
-                for each in found
+                for each in listed
             ]
         )
         return
     rows = [
         (each.group_id, each.kind or None, each.protocol_type or None, each.state or None, each.coordinator)
-        for each in found
+        for each in listed
     ]
     echo_table(("GROUP", "TYPE", "PROTOCOL", "STATE", "COORDINATOR"), rows)
 
@@ -345,11 +347,11 @@ def describe(options: ClusterOptions, names: tuple[str, ...], everything: bool, 
     with options.open() as cluster:
         wanted = [each.group_id for each in cluster.call(list_groups)] if everything else names
         looks = {name: _look(cluster, name) for name in dict.fromkeys(wanted)}
-    found = [look for look in looks.values() if look is not None]
+    described = [look for look in looks.values() if look is not None]
     if as_json:
-        echo_json([_json(look) for look in found])
+        echo_json([_json(look) for look in described])
     else:
-        for at, look in enumerate(found):
+        for at, look in enumerate(described):
             click.echo("\n" * bool(at) + _heading(look.group))
             _print(look)
     missing = [name for name, look in looks.items() if look is None and not everything]
@@ -381,16 +383,16 @@ def group_rows(options: ClusterOptions) -> list[dict[str, Any]]:
             if look is None:
                 continue
             owners, own = _owners(look.group), {"group": look.group.group_id, "state": look.group.state}
-            for place in sorted(look.ends):
-                owner, committed = owners.get(place), look.committed.get(place)
+            for partition in sorted(look.ends):
+                owner, committed = owners.get(partition), look.committed.get(partition)
                 rows.append(
                     {
                         **own,
-                        "topic": place[0],
-                        "partition": place[1],
+                        "topic": partition[0],
+                        "partition": partition[1],
                         "committed": None if committed is None else committed.offset,
-                        "end": look.end(place),
-                        "lag": look.lag(place),
+                        "end": look.end(partition),
+                        "lag": look.lag(partition),
                         "member": None if owner is None else owner.client_id,
                         "host": None if owner is None else owner.host,
                     }
@@ -435,16 +437,16 @@ def _member_cells(member: DescribedMember | None) -> tuple[str | None, str | Non
 def _json(look: _Look) -> dict[str, Any]:
     group, owners = look.group, _owners(look.group)
     partitions = []
-    for place in sorted(look.ends):
-        committed, owner, end = look.committed.get(place), owners.get(place), look.ends[place]
+    for partition in sorted(look.ends):
+        committed, owner, end = look.committed.get(partition), owners.get(partition), look.ends[partition]
         partitions.append(
             {
-                "topic": place[0],
-                "partition": place[1],
+                "topic": partition[0],
+                "partition": partition[1],
                 "committedOffset": None if committed is None else committed.offset,
                 "metadata": None if committed is None else committed.metadata,
-                "endOffset": look.end(place),
-                "lag": look.lag(place),
+                "endOffset": look.end(partition),
+                "lag": look.lag(partition),
                 "memberId": None if owner is None else owner.member_id,
                 "error": end.name if isinstance(end, ErrorCode) else None,
             }
@@ -532,8 +534,8 @@ def _report(results: Sequence[Deleted], as_json: bool) -> int:
                 for name, place, code in results
             ]
         )
-    for name, place, code in results:
-        what = f"group {name}" if place is None else f"group {name}, {places_text([place])}"
+    for name, partition, code in results:
+        what = f"group {name}" if partition is None else f"group {name}, {places_text([partition])}"
         if code:
             why = _WHY.get(code, "refused")
             print_problem(f"{code.name}: {what}: {why}")

@@ -124,16 +124,16 @@ def move(
         refuse_unless_live([each.broker_id for each in jobs], cluster.call(KafkaClient.brokers))
         prepared = [_prepared(cluster, each) for each in jobs]
         if not dry_run:
-            for each in prepared:
-                each.moving = _ask(cluster, each.job.broker_id, each.target.log_dir, each.moving)
+            for job in prepared:
+                job.moving = _ask(cluster, job.job.broker_id, job.target.log_dir, job.moving)
             if wait_s is not None:
                 _watch_all(cluster, prepared, wait_s, quiet=as_json)
     answers = [_as_json(each.job.broker_id, each.target.log_dir, each.moving) for each in prepared]
     if as_json:
         echo_json(answers if plan is not None else answers[0])
     else:
-        for each in prepared:
-            _show(each.job.broker_id, each.target, each.moving)
+        for job in prepared:
+            _show(job.job.broker_id, job.target, job.moving)
     states = {one.state for each in prepared for one in each.moving}
     late = wait_s is not None and State.MOVING in states
     return EXIT_FAILED if late or not states <= _GOOD else 0
@@ -156,12 +156,12 @@ def _jobs(
         raise click.UsageError(
             "--plan names replicas and directories: leave out TOPIC, PARTITION, --broker and --to"
         )
-    found: dict[tuple[int, str, str], list[int]] = {}
+    jobs: dict[tuple[int, str, str], list[int]] = {}
     for one in read_places(plan):
-        found.setdefault((one.broker_id, normpath(one.path), one.topic), []).append(one.partition)
+        jobs.setdefault((one.broker_id, normpath(one.path), one.topic), []).append(one.partition)
     return [
         Job(broker_id=broker, path=directory, topic=name, partitions=tuple(indexes))
-        for (broker, directory, name), indexes in found.items()
+        for (broker, directory, name), indexes in jobs.items()
     ]
 
 
@@ -191,14 +191,14 @@ def refuse_unless_live(broker_ids: Iterable[int], live: Iterable[int]) -> None:
 
 
 def _target(answer: BrokerDirectories, path: str) -> Directory:
-    found = [each for each in answer.directories if normpath(each.log_dir) == normpath(path)]
-    if not found:
+    matching = [each for each in answer.directories if normpath(each.log_dir) == normpath(path)]
+    if not matching:
         known = ", ".join(each.log_dir for each in answer.directories)
         raise Failure(f"broker {answer.broker_id} has no log directory {path}; it has: {known}")
-    if found[0].error_code:
-        reason = found[0].error_message or ErrorCode.of(found[0].error_code).name
+    if matching[0].error_code:
+        reason = matching[0].error_message or ErrorCode.of(matching[0].error_code).name
         raise Failure(f"{path} of broker {answer.broker_id} is offline: {reason}")
-    return found[0]
+    return matching[0]
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -227,14 +227,14 @@ def _planned(answer: BrokerDirectories, topic: str, partition: int, target: str)
             f"broker {answer.broker_id} holds no replica of {topic}-{partition} in a directory that is "
             f"online; see: metaquorum topics describe {topic}"
         )
-    at = next(iter(here.values()))
+    current = next(iter(here.values()))
     return Moving(
         topic=topic,
         partition=partition,
-        before=at.path,
-        size=at.size,
+        before=current.path,
+        size=current.size,
         future=next(iter(_places(answer, topic, partition, future=True)), None),
-        state=State.STAYS if at.path == target else State.WOULD_MOVE,
+        state=State.STAYS if current.path == target else State.WOULD_MOVE,
     )
 
 
@@ -243,10 +243,10 @@ def _ask(cluster: OpenCluster, broker_id: int, target: str, moving: Sequence[Mov
     topic, indexes = moving[0].topic, tuple([each.partition for each in moving])
     errors = cluster.call(lambda client: alter_replica_log_dirs(client, broker_id, target, topic, indexes))
     asked = []
-    for each in moving:
-        error = errors.get(each.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
-        state = State.STAYS if each.state is State.STAYS else State.MOVING
-        asked.append(replace(each, error=error, state=State.REFUSED if error else state))
+    for job in moving:
+        error = errors.get(job.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+        state = State.STAYS if job.state is State.STAYS else State.MOVING
+        asked.append(replace(job, error=error, state=State.REFUSED if error else state))
     return asked
 
 
@@ -267,9 +267,9 @@ def _watch(
             return moving
         if not quiet and time.monotonic() - said_s >= PROGRESS_S:
             said_s = time.monotonic()
-            for each in moving:
-                if each.state is State.MOVING:
-                    click.echo(f"{each.name} is moving{_behind(each)}", err=True)
+            for job in moving:
+                if job.state is State.MOVING:
+                    click.echo(f"{job.name} is moving{_behind(job)}", err=True)
         if any(each.state is State.MOVING for each in moving):
             time.sleep(min(POLL_S, left_s))
 
@@ -297,25 +297,25 @@ def _behind(each: Moving) -> str:
 
 
 def _show(broker_id: int, target: Directory, moving: Sequence[Moving]) -> None:
-    for each in moving:
-        match each.state:
+    for job in moving:
+        match job.state:
             case State.WOULD_MOVE:
                 room = "" if target.usable_bytes < 0 else f", {target.usable_bytes} usable there"
-                text = f"would move from {each.before} to {target.log_dir} ({each.size} bytes{room})"
+                text = f"would move from {job.before} to {target.log_dir} ({job.size} bytes{room})"
             case State.MOVING:
-                text = f"is moving from {each.before} to {target.log_dir}{_behind(each)}"
+                text = f"is moving from {job.before} to {target.log_dir}{_behind(job)}"
             case State.MOVED:
                 text = f"is in {target.log_dir}"
             case State.STAYS:
-                text = f"stays in {each.before}"
-                if each.future is not None:
-                    text += f", not moving to {each.future}"
+                text = f"stays in {job.before}"
+                if job.future is not None:
+                    text += f", not moving to {job.future}"
             case State.ENDED:
                 text = f"no longer moves to {target.log_dir}; see the log of broker {broker_id}"
             case State.REFUSED:
-                text = f"broker {broker_id} refused: {each.error.name}"
-        is_good = each.state in _GOOD
-        click.echo(f"{each.name} {text}" if is_good else f"metaquorum: {each.name}: {text}", err=not is_good)
+                text = f"broker {broker_id} refused: {job.error.name}"
+        is_good = job.state in _GOOD
+        click.echo(f"{job.name} {text}" if is_good else f"metaquorum: {job.name}: {text}", err=not is_good)
 
 
 def _as_json(broker_id: int, target: str, moving: Sequence[Moving]) -> dict[str, object]:

@@ -66,34 +66,38 @@ def describe(
     """
 
     async def ask(client: KafkaClient) -> tuple[list[DescribedTopic], tuple[BrokerDirectories, ...]]:
-        found = await list_topics(client)
+        topics_here = await list_topics(client)
         for name in names:
-            if name not in {each.name for each in found}:
+            if name not in {each.name for each in topics_here}:
                 raise Failure(f"topic {name} does not exist; see: metaquorum topics list")
         live = await client.brokers()
         refuse_unless_live(brokers, live)
         chosen = {
-            each.name: tuple(part.index for part in each.partitions) for each in found if each.name in names
+            each.name: tuple(part.index for part in each.partitions)
+            for each in topics_here
+            if each.name in names
         }
-        return found, await describe_log_dirs(client, brokers or live, chosen if names else None)
+        return topics_here, await describe_log_dirs(client, brokers or live, chosen if names else None)
 
     with options.open() as cluster:
         topics, answers = cluster.call(ask)
-    known = _Topics.of(topics)
+    known_topics = _Topics.of(topics)
     if as_json:
-        echo_json([_as_json(each, known) for each in answers])
+        echo_json([_as_json(each, known_topics) for each in answers])
     else:
-        rows = [_row(each.broker_id, one, known) for each in answers for one in each.directories]
+        rows = [_row(each.broker_id, one, known_topics) for each in answers for one in each.directories]
         echo_table(_DIRECTORIES, rows)
         if names or replicas:
             click.echo()
-            echo_table(_REPLICAS, list(_replica_rows(answers, known)))
-        for each, one in _offline(answers):
-            reason = one.error_message or ErrorCode.of(one.error_code).name
-            click.echo(f"broker {each.broker_id}: {one.log_dir} is offline: {reason}", err=True)
+            echo_table(_REPLICAS, list(_replica_rows(answers, known_topics)))
+        for silent_broker, directory in _offline(answers):
+            reason = directory.error_message or ErrorCode.of(directory.error_code).name
+            click.echo(
+                f"broker {silent_broker.broker_id}: {directory.log_dir} is offline: {reason}", err=True
+            )
     silent = [each for each in answers if each.problem]
-    for each in silent:
-        print_problem(f"broker {each.broker_id} did not answer: {each.problem}")
+    for silent_broker in silent:
+        print_problem(f"broker {silent_broker.broker_id} did not answer: {silent_broker.problem}")
     return EXIT_FAILED if silent else 0
 
 
@@ -158,14 +162,14 @@ def _offline(answers: Sequence[BrokerDirectories]) -> Iterator[tuple[BrokerDirec
 def _row(broker_id: int, directory: Directory, known: _Topics) -> tuple[object, ...]:
     replicas = _replicas_of(broker_id, directory, known)
     # Without the directory's id, the replicas of an offline directory are unknown; their sizes always are.
-    told = not directory.error_code or directory.directory_id != ZERO_UUID
+    is_described = not directory.error_code or directory.directory_id != ZERO_UUID
     return (
         broker_id,
         directory.log_dir,
         _id_text(directory.directory_id),
         "offline" if directory.error_code else "online",
-        sum(each.role != "future" for each in replicas) if told else None,
-        sum(each.role == "leader" for each in replicas) if told else None,
+        sum(each.role != "future" for each in replicas) if is_described else None,
+        sum(each.role == "leader" for each in replicas) if is_described else None,
         None if directory.error_code else sum(each.size for each in replicas),
         _known(directory.usable_bytes),
         _known(directory.total_bytes),
@@ -175,13 +179,16 @@ def _row(broker_id: int, directory: Directory, known: _Topics) -> tuple[object, 
 def _replica_rows(answers: Sequence[BrokerDirectories], known: _Topics) -> Iterator[tuple[object, ...]]:
     for answer in answers:
         for directory in answer.directories:
-            for each in _replicas_of(answer.broker_id, directory, known):
+            for replica in _replicas_of(answer.broker_id, directory, known):
                 yield (
                     answer.broker_id,
                     directory.log_dir,
-                    f"{each.topic}-{each.partition}",
-                    each.role,
-                    *map(_known, (each.size, each.start, each.high_watermark, each.end, each.lag)),
+                    f"{replica.topic}-{replica.partition}",
+                    replica.role,
+                    *map(
+                        _known,
+                        (replica.size, replica.start, replica.high_watermark, replica.end, replica.lag),
+                    ),
                 )
 
 
@@ -249,8 +256,8 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
     request = _which(directory)
     with options.open() as cluster:
         found = [each for each in cluster.brokers() if each.broker_id == broker_id]
-    at = found[0].grpc_endpoint if found else None
-    if at is None:
+    endpoint = found[0].grpc_endpoint if found else None
+    if endpoint is None:
         raise Failure(
             f"broker {broker_id} has no gRPC listener, or is not registered; see: metaquorum brokers list"
         )
@@ -262,7 +269,10 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
     try:
         answer = asyncio.run(
             mark_log_dir_offline(
-                (at.host, at.port), request, timeout_ms=options.timeout_ms, tls=options.tls.material()
+                (endpoint.host, endpoint.port),
+                request,
+                timeout_ms=options.timeout_ms,
+                tls=options.tls.material(),
             )
         )
     except ClientError as error:

@@ -77,11 +77,11 @@ def reassignments(options: ClusterOptions, names: tuple[str, ...], cancel_all: b
     if names and cancel_all:
         raise click.UsageError("give either --cancel-all, or --cancel for each partition")
     with options.open() as cluster:
-        found = _ongoing(cluster)
+        ongoing = _ongoing(cluster)
         if not names and not cancel_all:
-            _show(found, as_json)
+            _show(ongoing, as_json)
             return 0
-        chosen = [_named(one) for one in names] or [(one.topic, one.partition) for one in found]
+        chosen = [_named(one) for one in names] or [(one.topic, one.partition) for one in ongoing]
         wanted = tuple([WantedReplicas(topic=name, partition=at, replicas=None) for name, at in chosen])
         results = cluster.call(lambda client: alter_reassignments(client, wanted))
     return _report_moves(results, "is no longer being reassigned", None, as_json)
@@ -258,12 +258,12 @@ def _report_moves(
             answer |= {"partitionsChanged": size.partitions, "replicasCopied": size.replicas}
         echo_json(answer)
         return EXIT_FAILED if refused else 0
-    for one in results:
-        name = f"{one.topic}-{one.partition}"
-        if one.error is ErrorCode.NONE:
-            click.echo(f"{name} {'stays as it is' if (one.topic, one.partition) in same else done}")
+    for result in results:
+        name = f"{result.topic}-{result.partition}"
+        if result.error is ErrorCode.NONE:
+            click.echo(f"{name} {'stays as it is' if (result.topic, result.partition) in same else done}")
         else:
-            print_problem(f"{name}: {one.error.name}: {one.message or 'refused'}")
+            print_problem(f"{name}: {result.error.name}: {result.message or 'refused'}")
     if not results:
         click.echo("there is no ongoing reassignment")
     elif size is not None and len(refused) < len(results):
@@ -343,18 +343,18 @@ def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
                 for each in results
             ]
         )
-    for each in results:
-        name = f"{each.topic}-{each.partition}"
-        refused = each.error not in {ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED}
+    for result in results:
+        name = f"{result.topic}-{result.partition}"
+        refused = result.error not in {ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED}
         failed = failed or refused
         if as_json:
             continue
         if refused:
-            print_problem(f"{name}: {each.error.name}: {each.message or 'refused'}")
-        elif each.error is ErrorCode.NONE:
-            click.echo(f"{name}: leader {each.leader}")
+            print_problem(f"{name}: {result.error.name}: {result.message or 'refused'}")
+        elif result.error is ErrorCode.NONE:
+            click.echo(f"{name}: leader {result.leader}")
         else:
-            click.echo(f"{name}: {each.message}")
+            click.echo(f"{name}: {result.message}")
     if not results and not as_json:
         click.echo("nothing to do: no partition needs this election")
     return EXIT_FAILED if failed else 0

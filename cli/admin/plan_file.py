@@ -69,29 +69,29 @@ def read_plan(path: Path) -> Assignment:
 
 def read_places(path: Path) -> list[WantedPlace]:
     """The directories that a file asks for, in its order, without those that are "any". Raises Failure."""
-    found = [
+    partitions = [
         WantedPlace(topic=entry.topic, partition=entry.partition, broker_id=broker_id, path=directory)
         for entry in _entries(path)
         for broker_id, directory in zip(entry.replicas, entry.log_dirs, strict=False)
         if directory != ANY
     ]
-    if not found:
+    if not partitions:
         text = f'{path} names no log directory: give each replica one, as "log_dirs": ["/disk-1", "any"]'
         raise Failure(text)
-    return found
+    return partitions
 
 
 def _entries(path: Path) -> list[_Entry]:
     try:
-        found = json.loads(read_small_file(path, MAX_PLAN_BYTES).decode("utf-8"))
+        content = json.loads(read_small_file(path, MAX_PLAN_BYTES).decode("utf-8"))
     except UnicodeDecodeError:
         raise Failure(f"{path} is not UTF-8 text: check that it is the right file") from None
     except (ValueError, RecursionError) as error:
         text = f"{path} is not JSON ({error}): write a plan as `metaquorum partitions plan` does"
         raise Failure(text) from None
-    if not isinstance(found, dict) or found.get("version") != PLAN_VERSION:
+    if not isinstance(content, dict) or content.get("version") != PLAN_VERSION:
         raise Failure(f'{path} is not a plan: it must be an object with "version": {PLAN_VERSION}')
-    partitions = found.get("partitions")
+    partitions = content.get("partitions")
     if not isinstance(partitions, list) or not partitions:
         raise Failure(f'{path} names no partitions: give a list of them as "partitions"')
     entries = [_entry(each, f"{path}, partition entry {number}") for number, each in enumerate(partitions)]
@@ -107,11 +107,11 @@ def _entry(entry: Any, where: str) -> _Entry:
     problem = f'{where}: write {{"topic": "name", "partition": 0, "replicas": [1, 2]}}'
     if not isinstance(entry, dict):
         raise Failure(problem)
-    topic, at, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
+    topic, index, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
     if (
         not isinstance(topic, str)
-        or not isinstance(at, int)
-        or not _is_index(at)
+        or not isinstance(index, int)
+        or not _is_index(index)
         or not isinstance(replicas, list)
     ):
         raise Failure(problem)
@@ -119,7 +119,7 @@ def _entry(entry: Any, where: str) -> _Entry:
         raise Failure(problem)
     return _Entry(
         topic=topic,
-        partition=at,
+        partition=index,
         replicas=tuple(replicas),
         log_dirs=_log_dirs(entry.get("log_dirs"), len(replicas), where),
         where=where,

@@ -203,19 +203,19 @@ def describe(
     """Describe the quorum, as the active controller knows it."""
     if controllers is None:
         with options.open() as cluster:
-            found = cluster.call(describe_quorum)
+            status = cluster.call(describe_quorum)
     else:
         with controllers.open() as quorum_client:
-            found = quorum_client.quorum()
+            status = quorum_client.quorum()
     now_ms = time.time_ns() // 1_000_000
     if as_json:
-        echo_json(replication_json(found, now_ms) if replication else status_json(found, now_ms))
+        echo_json(replication_json(status, now_ms) if replication else status_json(status, now_ms))
     elif replication:
-        click.echo(replication_text(found, now_ms, human_readable))
-        for loss in found.losses:
+        click.echo(replication_text(status, now_ms, human_readable))
+        for loss in status.losses:
             print_problem(loss)
     else:
-        click.echo(status_text(found, now_ms))
+        click.echo(status_text(status, now_ms))
 
 
 @quorum.command()

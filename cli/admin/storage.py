@@ -333,9 +333,9 @@ def info(config: str | None, directories: tuple[str, ...], as_json: bool) -> int
         directories = (*read_node_config(config).directories, *directories)
     if not directories:
         raise click.UsageError("give --config FILE or --directory")
-    found = [identity_of(directory) for directory in directories]
+    identities = [identity_of(directory) for directory in directories]
     rows = []
-    for directory, identity, problem in found:
+    for directory, identity, problem in identities:
         directory_id = uuid_to_text(identity.directory_id) if identity and identity.directory_id else None
         rows.append(
             {
@@ -347,7 +347,7 @@ def info(config: str | None, directories: tuple[str, ...], as_json: bool) -> int
                 "problem": problem,
             }
         )
-    clusters = {identity.cluster_id for _, identity, _ in found if identity}
+    clusters = {identity.cluster_id for _, identity, _ in identities if identity}
     if as_json:
         echo_json(rows)
     else:
@@ -357,7 +357,7 @@ def info(config: str | None, directories: tuple[str, ...], as_json: bool) -> int
         raise Failure(
             f"the directories belong to different clusters ({', '.join(sorted(map(str, clusters)))})"
         )
-    return EXIT_FAILED if any(problem for _, _, problem in found) else 0
+    return EXIT_FAILED if any(problem for _, _, problem in identities) else 0
 
 
 @storage.command("random-uuid")

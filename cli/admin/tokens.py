@@ -123,7 +123,7 @@ def expire(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_js
 def list_(options: ClusterOptions, owners: tuple[str, ...], as_json: bool) -> None:
     """List the tokens, without their secrets."""
     with options.open() as cluster:
-        found = cluster.call(lambda client: describe_tokens(client, owners))
+        described = cluster.call(lambda client: describe_tokens(client, owners))
     if as_json:
         echo_json(
             [
@@ -136,7 +136,7 @@ def list_(options: ClusterOptions, owners: tuple[str, ...], as_json: bool) -> No
                     "expirationTimestampMs": each.expiration_timestamp_ms,
                     "maxTimestampMs": each.max_timestamp_ms,
                 }
-                for each in found
+                for each in described
             ]
         )
         return
@@ -149,7 +149,7 @@ def list_(options: ClusterOptions, owners: tuple[str, ...], as_json: bool) -> No
             utc_text(each.expiration_timestamp_ms),
             utc_text(each.max_timestamp_ms),
         )
-        for each in found
+        for each in described
     ]
     echo_table(("TOKEN", "OWNER", "REQUESTER", "RENEWERS", "EXPIRES", "AT THE LATEST"), rows)
 

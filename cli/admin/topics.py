@@ -94,12 +94,12 @@ def create(
 
 def config_values(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """The (key, value) of each KEY=VALUE. Raises UsageError."""
-    found = pairs(texts, "value of a configuration key")
-    names = [name for name, _ in found]
+    values = pairs(texts, "value of a configuration key")
+    names = [name for name, _ in values]
     for name in names:
         if names.count(name) > 1:
             raise click.UsageError(f"--config {name} is given twice; give it once")
-    return tuple(found)
+    return tuple(values)
 
 
 def parse_assignment(text: str) -> tuple[tuple[int, ...], ...]:
@@ -181,13 +181,13 @@ def list_(options: ClusterOptions, as_json: bool) -> None:
 def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> int:
     """Show the partitions of topics, by default of all. With leader, replicas, ISR and offline replicas."""
     with options.open() as cluster:
-        found = cluster.call(lambda client: describe_topics(client, names))
+        described = cluster.call(lambda client: describe_topics(client, names))
     if as_json:
-        echo_json([describe_json(topic) for topic in found])
+        echo_json([describe_json(topic) for topic in described])
     else:
-        for topic in found:
+        for topic in described:
             click.echo(describe_text(topic))
-    missing = [name for name in names if name not in {topic.name for topic in found}]
+    missing = [name for name in names if name not in {topic.name for topic in described}]
     for name in missing:
         print_problem(f"topic {name} does not exist; see: metaquorum topics list")
     return EXIT_FAILED if missing else 0

@@ -88,7 +88,7 @@ def list_(
 ) -> None:
     """List the transactional ids that the coordinators know."""
     with options.open() as cluster:
-        found = cluster.call(
+        listed = cluster.call(
             lambda client: list_transactions(
                 client,
                 states=states,
@@ -105,11 +105,11 @@ def list_(
                     "producerId": each.producer_id,
                     "state": each.state,
                 }
-                for each in found
+                for each in listed
             ]
         )
         return
-    rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
+    rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in listed]
     echo_table(("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER", "STATE"), rows)
 
 
@@ -124,13 +124,13 @@ def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> 
             name: cluster.call(lambda client, name=name: describe_transaction(client, name))  # type: ignore[misc]
             for name in dict.fromkeys(names)
         }
-    found = [each for each in looks.values() if each is not None]
+    described = [each for each in looks.values() if each is not None]
     now_ms = _now_ms()
     if as_json:
-        echo_json([_transaction_json(each, now_ms) for each in found])
-    elif found:
+        echo_json([_transaction_json(each, now_ms) for each in described])
+    elif described:
         columns = ("TRANSACTIONAL-ID", "PRODUCER", "EPOCH", "STATE", "TIMEOUT-MS", "STARTED", "PARTITIONS")
-        echo_table(columns, [_transaction_row(each) for each in found])
+        echo_table(columns, [_transaction_row(each) for each in described])
     missing = [name for name, each in looks.items() if each is None]
     for name in missing:
         text = f"TRANSACTIONAL_ID_NOT_FOUND: {name}; see: metaquorum transactions list"
@@ -170,11 +170,13 @@ def describe_producers_(
 ) -> None:
     """Show the producers that a partition's leader knows. OPEN-FROM is where an open transaction begins."""
     with options.open() as cluster:
-        found = cluster.call(lambda client: describe_producers(client, [(topic, partition)], broker=broker))
+        producers = cluster.call(
+            lambda client: describe_producers(client, [(topic, partition)], broker=broker)
+        )
     if as_json:
-        echo_json([_producer_json(each) for each in found])
+        echo_json([_producer_json(each) for each in producers])
     else:
-        echo_table(_PRODUCER_COLUMNS, [_producer_row(each) for each in found])
+        echo_table(_PRODUCER_COLUMNS, [_producer_row(each) for each in producers])
 
 
 def _producer_row(each: PartitionProducer) -> tuple[object, ...]:
@@ -221,14 +223,14 @@ def find_hanging_(
     with options.open() as cluster:
         places = _places(cluster, topic, broker)
         since_ms = _now_ms() - max_timeout_min * 60_000
-        found = cluster.call(
+        hanging = cluster.call(
             lambda client: find_hanging(client, places, broker=broker, silent_since_ms=since_ms)
         )
     if as_json:
-        echo_json([_producer_json(each) for each in found])
+        echo_json([_producer_json(each) for each in hanging])
         return
-    if found:
-        rows = [(*each.place, *_producer_row(each)) for each in found]
+    if hanging:
+        rows = [(*each.place, *_producer_row(each)) for each in hanging]
         echo_table(("TOPIC", "PARTITION", *_PRODUCER_COLUMNS), rows)
     else:
         partitions = "1 partition" if len(places) == 1 else f"{len(places)} partitions"
@@ -289,14 +291,14 @@ def abort(
         raise click.UsageError(
             "give either --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch"
         )
-    place = topic, partition
+    partition_name = topic, partition
     with options.open() as cluster:
         if start_offset is not None:
-            numbers = _opened_at(cluster, place, start_offset)
+            numbers = _opened_at(cluster, partition_name, start_offset)
         cluster.call(
             lambda client: abort_transaction(
                 client,
-                place,
+                partition_name,
                 producer_id=numbers[0] or 0,
                 producer_epoch=numbers[1] or 0,
                 coordinator_epoch=numbers[2] or 0,

@@ -6,7 +6,9 @@ leave this process: what leaves it is salted.
 
 from __future__ import annotations
 
+import getpass
 import sys
+import warnings
 
 import click
 
@@ -55,16 +57,28 @@ def set_(
     options: ClusterOptions, user: str, mechanism: str, iterations: int, password_stdin: bool, as_json: bool
 ) -> int:
     """Set the password of USER. The cluster stores what RFC 5802 derives from it, never the password."""
-    if password_stdin:
-        password = sys.stdin.readline().rstrip("\r\n")
-    else:
-        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    password = sys.stdin.readline().rstrip("\r\n") if password_stdin else _prompted()
     if not password:
         raise click.UsageError("the password is empty")
     chosen = _TITLES[mechanism.upper()]
     with options.open() as cluster:
         result = cluster.call(lambda client: set_scram(client, user, chosen, password, iterations=iterations))
     return report([result], f"{chosen.title} set", as_json)
+
+
+def _prompted() -> str:
+    """A password that a person typed twice. Raises UsageError where nobody can type one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", getpass.GetPassWarning)
+            return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    except click.Abort as error:
+        if not isinstance(error.__context__, EOFError):
+            raise
+        click.echo(err=True)
+        raise click.UsageError(
+            "standard input ended before there was a password; --password-stdin reads it from one line"
+        ) from None
 
 
 @scram.command()

@@ -155,8 +155,8 @@ def _plan_remove(quorum: DescribeQuorumResponse, node_id: int, wanted: VoterWish
 def _plan_new_directory(quorum: DescribeQuorumResponse, node_id: int, wanted: VoterWish) -> VoterPlan:
     """The same id with another directory. Two voters cannot have one id, so the old one is removed first."""
     voter = _voter(quorum, node_id)
-    comes = [one for one in quorum.observers if one.node_id == node_id and one.is_alive]
-    if voter is not None and voter.is_alive and not comes:
+    candidates = [one for one in quorum.observers if one.node_id == node_id and one.is_alive]
+    if voter is not None and voter.is_alive and not candidates:
         text = f"{_named(voter)} is a live voter, and none of its other directories is an observer"
         return VoterPlan(nothing_to_do=text)
     if voter is None:
@@ -172,18 +172,18 @@ def _plan_new_directory(quorum: DescribeQuorumResponse, node_id: int, wanted: Vo
 
 def _plan_other_id(quorum: DescribeQuorumResponse, removed: int, added: int, wanted: VoterWish) -> VoterPlan:
     """Another id. The new voter is added first, so that there are never fewer voters than before."""
-    leaves, comes = _voter(quorum, removed), _voter(quorum, added)
-    if leaves is None and comes is None:
+    leaves, joins = _voter(quorum, removed), _voter(quorum, added)
+    if leaves is None and joins is None:
         raise _not_a_voter(quorum, removed, None)
-    if comes is None:
+    if joins is None:
         newcomer = _observer(quorum, added, wanted.directory_id)
         last = _member(leaves) if leaves is not None else None
         return _finished(quorum, wanted, newcomer, remove_last=last)
-    if wanted.directory_id not in (None, comes.directory_id):
-        text = f"{_named(comes)} is already a voter, with a directory id other than the given one"
+    if wanted.directory_id not in (None, joins.directory_id):
+        text = f"{_named(joins)} is already a voter, with a directory id other than the given one"
         raise ApiError(ErrorCode.DUPLICATE_VOTER, text)
     if leaves is None:
-        return VoterPlan(nothing_to_do=f"node {removed} is not a voter, and {_named(comes)} is one")
+        return VoterPlan(nothing_to_do=f"node {removed} is not a voter, and {_named(joins)} is one")
     steps = _Steps(quorum, force=wanted.force)
     steps.remove(_member(leaves))
     return VoterPlan(steps=tuple(steps.taken))
@@ -272,8 +272,8 @@ def _voter(quorum: DescribeQuorumResponse, node_id: int) -> ReplicaStatus | None
 
 def _observer(quorum: DescribeQuorumResponse, node_id: int, directory_id: bytes | None) -> ReplicaStatus:
     """The replica of this id that observes now. Raises ApiError."""
-    known = [one for one in quorum.observers if one.node_id == node_id]
-    alive = [one for one in known if one.is_alive]
+    observers = [one for one in quorum.observers if one.node_id == node_id]
+    alive = [one for one in observers if one.is_alive]
     if directory_id is None and len(alive) == 1:
         return alive[0]
     if directory_id is None and alive:
@@ -288,7 +288,7 @@ def _observer(quorum: DescribeQuorumResponse, node_id: int, directory_id: bytes 
             f" {uuid_to_text(directory_id)}: correct --directory-id, or leave it out"
         )
         raise ApiError(ErrorCode.INVALID_VOTER_KEY, text)
-    problem = "has not fetched from the leader recently" if known else "does not fetch from the leader"
+    problem = "has not fetched from the leader recently" if observers else "does not fetch from the leader"
     text = f"node {node_id} {problem}: start it, formatted with --no-initial-controllers, and try again"
     raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
 

@@ -38,7 +38,7 @@ TOKEN_KEPT_S = 3600
 """Seconds after which librdkafka asks for the token of the token file again."""
 _SAYS_NOTHING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 _RETRIABLE = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
-_TOLD_BY = re.compile(r"^\w+://\S+: ")
+_BROKER_PREFIX = re.compile(r"^\w+://\S+: ")
 _TIMES = re.compile(r" \(after \d+ms in state [^()]*\)$")
 """What librdkafka puts around a reason: a name of its own for the broker, and its state."""
 _UNRESOLVED = re.compile(r"Failed to resolve '([^']+)'")
@@ -83,7 +83,7 @@ class Problems:
         if error.code() == KafkaError._RESOLVE:
             self.unresolved.update(_UNRESOLVED.findall(str(error.str())))
         if error.code() not in _SAYS_NOTHING or self._last is None:
-            self._last = _TOLD_BY.sub("", _TIMES.sub("", one_line(error.str())))
+            self._last = _BROKER_PREFIX.sub("", _TIMES.sub("", one_line(error.str())))
 
     def text(self) -> str:
         return self._last or "no answer"
@@ -222,13 +222,13 @@ def text_of(error: Exception | KafkaError) -> str:
 
 
 def _given(properties: Sequence[str]) -> dict[str, str]:
-    found = {}
+    given = {}
     for entry in properties:
         name, separator, value = entry.partition("=")
         if not separator:
             raise click.UsageError(f"--property {entry!r} has no value; write KEY=VALUE")
-        found[name.strip()] = value
-    return found
+        given[name.strip()] = value
+    return given
 
 
 def _login(options: ClusterOptions) -> dict[str, Any]:
@@ -236,27 +236,27 @@ def _login(options: ClusterOptions) -> dict[str, Any]:
     Failure for a login that librdkafka does not support."""
     security = options.security()
     kind = ("SASL_" if security.login else "") + ("PLAINTEXT" if security.tls is None else "SSL")
-    found: dict[str, Any] = {"security.protocol": kind if security.login or security.tls else "PLAINTEXT"}
+    settings: dict[str, Any] = {"security.protocol": kind if security.login or security.tls else "PLAINTEXT"}
     if security.tls is not None:
         TlsMaterial.load(security.tls)
         if security.tls.truststore is not None:
-            found["ssl.ca.location"] = str(security.tls.truststore)
+            settings["ssl.ca.location"] = str(security.tls.truststore)
         if security.tls.keystore is not None:
-            found["ssl.certificate.location"] = found["ssl.key.location"] = str(security.tls.keystore)
+            settings["ssl.certificate.location"] = settings["ssl.key.location"] = str(security.tls.keystore)
         if not security.checks_names:
-            found["ssl.endpoint.identification.algorithm"] = "none"
+            settings["ssl.endpoint.identification.algorithm"] = "none"
     login = security.login
     if login is None:
-        return found
+        return settings
     if login.by_token:
         raise Failure("librdkafka does not log in with delegation tokens; use a user's own credential")
-    found["sasl.mechanism"] = login.mechanism
+    settings["sasl.mechanism"] = login.mechanism
     if login.mechanism == OAUTHBEARER:
         token = login.password
-        found["oauth_cb"] = lambda _: (token, time.time() + TOKEN_KEPT_S)
+        settings["oauth_cb"] = lambda _: (token, time.time() + TOKEN_KEPT_S)
     else:
-        found |= {"sasl.username": login.user, "sasl.password": login.password}
-    return found
+        settings |= {"sasl.username": login.user, "sasl.password": login.password}
+    return settings
 
 
 def _names_login(given: Mapping[str, str]) -> bool:

@@ -301,13 +301,14 @@ def read(cluster: KafkaCluster, plan: ConsumeOptions, account: ConsumeTotals, pr
     """Copies records to standard output until the plan is fulfilled. Raises Failure."""
     consumer = cluster.make(Consumer, _settings(plan))
     try:
-        known = sorted(cluster.topic(consumer, plan.topic).partitions)
-        missing = [each for each in plan.partitions if each not in known]
+        partitions = sorted(cluster.topic(consumer, plan.topic).partitions)
+        missing = [each for each in plan.partitions if each not in partitions]
         if missing:
             raise Failure(
-                f"{plan.topic} has {len(known)} partitions, numbered from 0, and no partition {missing[0]}"
+                f"{plan.topic} has {len(partitions)} partitions, numbered from 0,"
+                f" and no partition {missing[0]}"
             )
-        chosen = list(plan.partitions or known)
+        chosen = list(plan.partitions or partitions)
         if plan.until_end:
             marks = {each: _marks(cluster, consumer, plan, each) for each in chosen}
             account.ends = {each: high if low < high else 0 for each, (low, high) in marks.items()}
@@ -364,12 +365,12 @@ def _assign(
         places = cluster.asked(
             lambda s: consumer.offsets_for_times(timed, timeout=s), lambda found: found, consumer
         )
-    for place in places:
-        at = place.offset
-        if account.ends is not None and at < 0:
-            low, high = _marks(cluster, consumer, plan, place.partition)
-            at = low if at == OFFSET_BEGINNING else high
-        account.positions[place.partition] = at
+    for partition in places:
+        offset = partition.offset
+        if account.ends is not None and offset < 0:
+            low, high = _marks(cluster, consumer, plan, partition.partition)
+            offset = low if offset == OFFSET_BEGINNING else high
+        account.positions[partition.partition] = offset
     consumer.incremental_assign(places)
 
 
@@ -442,17 +443,17 @@ def _copy(
 def _taken(plan: ConsumeOptions, account: ConsumeTotals, found: Sequence[Message]) -> list[Message]:
     """The records to print. Raises Failure for an error that is not transient."""
     messages: list[Message] = []
-    for each in found:
-        error = each.error()
+    for message in found:
+        error = message.error()
         if error is not None:
-            _judge(plan, account, each, error)
+            _judge(plan, account, message, error)
             continue
-        partition, offset = place_of(each)
+        partition, offset = place_of(message)
         if plan.max_messages is not None and account.messages + len(messages) >= plan.max_messages:
             break
         account.positions[partition] = offset + 1
         if account.ends is None or offset < account.ends.get(partition, offset + 1):
-            messages.append(each)
+            messages.append(message)
     return messages
 
 
@@ -485,8 +486,8 @@ def _finished(consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals) 
     if not places:
         return False
     # The end of a log may have only transaction markers and no records: librdkafka knows the position.
-    for each in (*consumer.position(places), *_committed(consumer, plan, account, places)):
-        account.reached(each.partition, each.offset)
+    for partition in (*consumer.position(places), *_committed(consumer, plan, account, places)):
+        account.reached(partition.partition, partition.offset)
     return all(account.positions.get(each.partition, 0) >= account.ends[each.partition] for each in places)
 
 

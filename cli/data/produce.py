@@ -364,15 +364,15 @@ async def _feed(producer: Producer, plan: ProduceOptions, account: ProduceTotals
 
 async def _tick(producer: Producer, account: ProduceTotals, progress: Progress) -> None:
     """Takes reports while there is no input, and shows the progress."""
-    before, bytes_before, at = 0, 0, time.monotonic()
+    before, bytes_before, before_s = 0, 0, time.monotonic()
     while True:
         await asyncio.sleep(_TICK_S)
         _poll(producer, account)
         if not progress.due():
             continue
         now = time.monotonic()
-        rate = rate_text(account.acknowledged - before, account.size_bytes - bytes_before, now - at)
-        before, bytes_before, at = account.acknowledged, account.size_bytes, now
+        rate = rate_text(account.acknowledged - before, account.size_bytes - bytes_before, now - before_s)
+        before, bytes_before, before_s = account.acknowledged, account.size_bytes, now
         progress.show(f"{account.acknowledged:,} messages acknowledged, {rate}")
 
 
@@ -413,18 +413,18 @@ async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
     rest = b""
     number = 0
     async for piece in _pieces(descriptor):
-        found = (rest + piece).split(b"\n")
-        rest = found.pop()
-        if len(rest) > LINE_MAX_BYTES or any(len(line) > LINE_MAX_BYTES for line in found):
-            at = (
+        parts = (rest + piece).split(b"\n")
+        rest = parts.pop()
+        if len(rest) > LINE_MAX_BYTES or any(len(line) > LINE_MAX_BYTES for line in parts):
+            line_number = (
                 number
                 + 1
-                + next((i for i, line in enumerate(found) if len(line) > LINE_MAX_BYTES), len(found))
+                + next((i for i, line in enumerate(parts) if len(line) > LINE_MAX_BYTES), len(parts))
             )
-            raise Failure(f"line {at} of the input is longer than {LINE_MAX_BYTES} bytes; split it")
-        number += len(found)
-        for start in range(0, len(found), RUN_MAX):
-            yield found[start : start + RUN_MAX]
+            raise Failure(f"line {line_number} of the input is longer than {LINE_MAX_BYTES} bytes; split it")
+        number += len(parts)
+        for start in range(0, len(parts), RUN_MAX):
+            yield parts[start : start + RUN_MAX]
     if rest:
         yield [rest]
 

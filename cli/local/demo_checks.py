@@ -54,26 +54,26 @@ def show_our_log(
     longest = max(paths, key=lambda path: sum(len(data) for data in _segments(path)))
     click.echo(f"\n== What the log of the quorum says ({longest})")
     problems: list[str] = []
-    told = [at for at in log_timeline.events(longest, problems.append) if at.severity != DETAIL]
-    for event in told:
+    events = [at for at in log_timeline.events(longest, problems.append) if at.severity != DETAIL]
+    for event in events:
         click.echo("   " + log_timeline.event_text(event))
     if problems:
         raise Failure(problems[0])
-    _check_order([(event.kind, event.entity) for event in told], expected)
+    _check_order([(event.kind, event.entity) for event in events], expected)
     _check_same(paths, longest)
-    found = log_state.load(longest, Point())
-    if found.problems:
-        raise Failure(found.problems[0])
-    _check_image(found.image, topics, brokers)
+    state = log_state.load(longest, Point())
+    if state.problems:
+        raise Failure(state.problems[0])
+    _check_image(state.image, topics, brokers)
     click.echo(
-        f"   {len(paths)} controllers hold the same log; replayed to offset {found.end_offset}, it gives "
+        f"   {len(paths)} controllers hold the same log; replayed to offset {state.end_offset}, it gives "
         "the topics and brokers that the cluster reported"
     )
 
 
-def _check_order(told: list[tuple[str, str]], expected: list[tuple[str, str]]) -> None:
-    """Raises Failure unless `expected` is in `told`, in order."""
-    left = iter(told)
+def _check_order(events: list[tuple[str, str]], expected: list[tuple[str, str]]) -> None:
+    """Raises Failure unless `expected` is in `events`, in order."""
+    left = iter(events)
     for step in expected:
         if step not in left:
             raise Failure(f"the log does not show {step[0]} {step[1]} at the expected place")
@@ -135,8 +135,8 @@ def show_kafkas_log() -> None:
         f"{len(image.topics)} topics, {image.topics.partition_count} partitions"
     )
     problems: list[str] = []
-    told = [at for at in log_timeline.events(str(segment), problems.append) if at.severity != DETAIL]
-    for event in told[-6:]:
+    events = [at for at in log_timeline.events(str(segment), problems.append) if at.severity != DETAIL]
+    for event in events[-6:]:
         click.echo("   " + log_timeline.event_text(event))
 
 

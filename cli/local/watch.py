@@ -105,22 +105,22 @@ class FigureReader:
         with ThreadPoolExecutor(max(1, min(AT_ONCE, len(self._urls)))) as pool:
             asked = pool.map(self._ask, [url for _, url in self._urls.values()])
             pages = dict(zip(self._urls, asked, strict=True))
-        now, found = self._clock(), Figures()
+        now, figures = self._clock(), Figures()
         for node_id, page in pages.items():
             if page is None:
                 self._before.pop(node_id, None)
                 continue
             node, _ = self._urls[node_id]
             if node.serves:
-                found.brokers[node_id] = self._broker(node_id, page, now)
+                figures.brokers[node_id] = self._broker(node_id, page, now)
                 self._before[node_id] = now, page
             if node.controls and page.get(_CONTROLLER + "ActiveControllerCount") == 1:
-                found.cluster = ClusterFigures(
+                figures.cluster = ClusterFigures(
                     topics=_count(page, _CONTROLLER + "GlobalTopicCount"),
                     partitions=_count(page, _CONTROLLER + "GlobalPartitionCount"),
                     leaderless=_count(page, _CONTROLLER + "OfflinePartitionsCount"),
                 )
-        return found
+        return figures
 
     def _broker(self, node_id: int, page: Page, now: float) -> BrokerRates:
         return BrokerRates(
@@ -154,15 +154,15 @@ def _page(url: str) -> Page | None:
 
 def parse_page(text: str) -> dict[str, float]:
     """The values without labels of a page in Prometheus' text format. Ignores invalid lines."""
-    found = {}
+    values = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name and "{" not in name and name != "#":
             try:
-                found[name] = float(value)
+                values[name] = float(value)
             except ValueError:
                 continue
-    return found
+    return values
 
 
 INTERVAL_S = 0.5
@@ -239,15 +239,15 @@ class EndSignal:
     `threading.Event.set` could wait forever for the lock that the interrupted `wait` holds."""
 
     def __init__(self) -> None:
-        self._came: SimpleQueue[None] = SimpleQueue()
+        self._arrived: SimpleQueue[None] = SimpleQueue()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        self._came.put(None)
+        self._arrived.put(None)
 
     def wait(self, timeout_s: float) -> bool:
         """Returns whether one has arrived, after at most `timeout_s`."""
         try:
-            self._came.get(timeout=timeout_s)
+            self._arrived.get(timeout=timeout_s)
         except Empty:
             return False
         return True
@@ -340,30 +340,30 @@ def _on_change(show: Callable[[str], None]) -> Callable[[str], None]:
 def status_line(view: View) -> str:
     """The state in one line, without values that change all the time."""
     down = [name for name, pid in view.pids.items() if pid is None]
-    told = [f"down: {', '.join(down)}"] if down else []
+    down_text = [f"down: {', '.join(down)}"] if down else []
     if view.problem is not None:
-        return "; ".join(["no leader", *told, view.problem])
+        return "; ".join(["no leader", *down_text, view.problem])
     if view.quorum is None:
-        return "; ".join(["no leader yet", *told])
+        return "; ".join(["no leader yet", *down_text])
     brokers = ", ".join(f"{broker.broker_id} {broker_state(broker)}" for broker in view.brokers)
     line = f"leader {view.quorum.leader_id}, epoch {view.quorum.leader_epoch}; brokers: {brokers or 'none'}"
-    return "; ".join([line, *told, *map(str, view.quorum.losses), *_troubles(view.figures)])
+    return "; ".join([line, *down_text, *map(str, view.quorum.losses), *_troubles(view.figures)])
 
 
 def _troubles(figures: Figures) -> list[str]:
     """Problems of the partition data that need an operator."""
-    found = []
+    troubles = []
     if figures.cluster is not None and figures.cluster.leaderless:
-        found.append(f"partitions without leader: {figures.cluster.leaderless}")
+        troubles.append(f"partitions without leader: {figures.cluster.leaderless}")
     under = sum(each.under_replicated for each in figures.brokers.values())
     if under:
-        found.append(f"under-replicated partitions: {under}")
-    found += [
+        troubles.append(f"under-replicated partitions: {under}")
+    troubles += [
         f"broker {broker_id}: log directories offline: {each.offline_directories}"
         for broker_id, each in figures.brokers.items()
         if each.offline_directories
     ]
-    return found
+    return troubles
 
 
 def render(cluster: LocalCluster, view: View, size: ConsoleDimensions) -> RenderableType:
@@ -387,8 +387,8 @@ def render(cluster: LocalCluster, view: View, size: ConsoleDimensions) -> Render
         title.append(f"\nno answer: {view.problem}", style="red")
     room = size.height - len(cluster.layout.nodes) - len(cluster.layout.brokers) - _LINES_AROUND
     newest = list(view.events)[-max(EVENTS_MIN, room) :]
-    told = event_text if size.width >= _WIDE else _short_event
-    lines = "\n".join(told(event) for event in newest)
+    text_of = event_text if size.width >= _WIDE else _short_event
+    lines = "\n".join(text_of(event) for event in newest)
     events = Text(lines or "nothing yet", no_wrap=True, overflow="ellipsis")
     panel = Panel(events, title="last events", title_align="left")
     return Group(title, _nodes_table(cluster, view), _data_table(cluster, view), panel)

@@ -154,7 +154,7 @@ def _write(target: str, sources: list[ArchiveSource]) -> Packed:
 
 def _verify(paths: Sequence[str], as_json: bool) -> int:
     worst = 0
-    found: list[dict[str, Any]] = []
+    differences: list[dict[str, Any]] = []
     for path in paths:
         try:
             opened = LogArchive(PosixDisk().open_read(path))
@@ -162,15 +162,15 @@ def _verify(paths: Sequence[str], as_json: bool) -> int:
         except StorageError as error:
             failure = as_failure(error)
             text = str(error) if failure is None else failure.format_message()
-            found.append({"archive": path, "problem": text})
+            differences.append({"archive": path, "problem": text})
             print_problem(text)
             worst = EXIT_FAILED
             continue
-        found.append({"archive": path, "problem": None})
+        differences.append({"archive": path, "problem": None})
         if not as_json:
             click.echo(f"{path}: {count(len(opened.files), 'file')}, all as they were archived")
     if as_json:
-        for one in found:
+        for one in differences:
             echo_json(one)
     return worst
 
@@ -187,8 +187,8 @@ def _extract(path: str, directory: str, as_json: bool) -> int:
     return 0
 
 
-def _show(told: dict[str, Any], holds: ArchiveIndex, stored_bytes: int, as_json: bool) -> None:
-    """Shows the content of an archive. `told`: what was done with it."""
+def _show(written: dict[str, Any], holds: ArchiveIndex, stored_bytes: int, as_json: bool) -> None:
+    """Shows the content of an archive. `written`: what was done with it."""
     logs = _logs(holds)
     sizes = {
         "bytes": sum(one.size for one in holds.files),
@@ -196,14 +196,14 @@ def _show(told: dict[str, Any], holds: ArchiveIndex, stored_bytes: int, as_json:
         "archiveBytes": stored_bytes,
     }
     if as_json:
-        echo_json({**told, "formatVersion": VERSION, "files": len(holds.files), **sizes, "logs": logs})
+        echo_json({**written, "formatVersion": VERSION, "files": len(holds.files), **sizes, "logs": logs})
         return
     echo_table(_COLUMNS, map(_row, logs))
     click.echo(
         f"{count(len(holds.files), 'file')}, {sizes['bytes']} bytes; {sizes['uniqueBytes']} of them once; "
         f"{stored_bytes} in the archive"
     )
-    done = [f"wrote {path}" for path in told.values() if path is not None]
+    done = [f"wrote {path}" for path in written.values() if path is not None]
     click.echo(done[0] if done else "nothing was written")
 
 
@@ -226,7 +226,9 @@ def _logs(holds: ArchiveIndex) -> list[dict[str, Any]]:
 
 def _log(path: str, files: list[ArchivedFile]) -> dict[str, Any] | None:
     bases = {base: one for one in files if (base := parse_segment_name(name_of(one.name))) is not None}
-    snapshots = sorted(at for one in files if (at := parse_snapshot_name(name_of(one.name))) is not None)
+    snapshots = sorted(
+        position for one in files if (position := parse_snapshot_name(name_of(one.name))) is not None
+    )
     if not bases and not snapshots:
         return None
     parts = [at for base in sorted(bases) for at in bases[base].parts]

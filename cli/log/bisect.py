@@ -98,27 +98,27 @@ def bisect_command(  # noqa: PLR0913
         check = _check(check_name, predicate, monotone)
         log = open_path(path)
         try:
-            found = bisect(log, check, start, end or END, complaints, past_corruption=past_corruption)
+            bisection = bisect(log, check, start, end or END, complaints, past_corruption=past_corruption)
         finally:
             clear_progress(log)
     except PredicateError as error:
         print_problem(f"--predicate: {error}")
         return EXIT_USAGE
     if as_json:
-        click.echo(json_line(bisection_json(found, secrets=shows_secrets())))
+        click.echo(json_line(bisection_json(bisection, secrets=shows_secrets())))
     else:
-        for line in bisection_lines(found, None if all_changes else _SHOWN_CHANGES):
+        for line in bisection_lines(bisection, None if all_changes else _SHOWN_CHANGES):
             click.echo(line)
-    report_limits(found.limits.coverage, found.limits.shown)
-    uncovered = bool(found.limits.coverage)
-    if found.is_found:
+    report_limits(bisection.limits.coverage, bisection.limits.shown)
+    uncovered = bool(bisection.limits.coverage)
+    if bisection.is_found:
         return EXIT_NOT_COVERED if uncovered else 0
-    for line in _unreached(log, found, end):
+    for line in _unreached(log, bisection, end):
         print_problem(line)
-    if complaints.count or found.never_defined:
+    if complaints.count or bisection.never_defined:
         return EXIT_FAILED
-    report_unknown(found.unknown)
-    unsure = log_exit_code(damaged=False, uncovered=uncovered, unknown=bool(found.unknown))
+    report_unknown(bisection.unknown)
+    unsure = log_exit_code(damaged=False, uncovered=uncovered, unknown=bool(bisection.unknown))
     return unsure or EXIT_NEVER_FALSE
 
 

@@ -57,7 +57,7 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
     logs = open_paths(paths)
     seen: set[str] = set()
     try:
-        report = check_quorum(logs, lambda log: _teller(log, seen), past_corruption=past_corruption)
+        report = check_quorum(logs, lambda log: _warner(log, seen), past_corruption=past_corruption)
         nodes = _as_one(logs, report, seen)
     finally:
         for log in logs:
@@ -123,18 +123,18 @@ def _as_one(logs: list[MetadataLog], report: QuorumReport, seen: set[str]) -> No
     if nodes is None or len(whole) < 2 or not (report.is_damaged or any(one.problems for one in report.logs)):
         return None
     merged = MergedLog(whole, nodes, f"{len(whole)} nodes as one log")
-    report.logs.append(check_log(merged, _teller(merged, seen)))
+    report.logs.append(check_log(merged, _warner(merged, seen)))
     return nodes
 
 
-def _teller(log: MetadataLog, seen: set[str]) -> OnProblem:
-    def tell(line: str) -> None:
+def _warner(log: MetadataLog, seen: set[str]) -> OnProblem:
+    def warn_once(line: str) -> None:
         if line not in seen:
             seen.add(line)
             clear_progress(log)
             print_problem(line)
 
-    return tell
+    return warn_once
 
 
 def _exit_code(report: QuorumReport, strict: bool) -> int:
@@ -185,28 +185,28 @@ def _log_line(one: LogReport) -> str:
         parts += [count(one.batches, "batch"), count(one.records, "record")]
         older = f", {one.older_snapshots} older read" if one.older_snapshots else ""
         parts.append(f"{count(one.snapshots, 'snapshot')} compared{older}")
-    found = [count(errors, "error"), count(warnings, "warning")]
+    counts = [count(errors, "error"), count(warnings, "warning")]
     if one.problems:
-        found.append(count(len(one.problems), "problem"))
+        counts.append(count(len(one.problems), "problem"))
     if one.dropped:
-        found.append(count(one.dropped, "more finding"))
-    return f"{one.log.path}: {', '.join(parts)}: {', '.join(found)}"
+        counts.append(count(one.dropped, "more finding"))
+    return f"{one.log.path}: {', '.join(parts)}: {', '.join(counts)}"
 
 
 def _findings(one: LogReport, show_all: bool) -> Iterator[str]:
     by_rule: dict[str, list[Finding]] = {}
     for finding in one.findings:
         by_rule.setdefault(finding.rule, []).append(finding)
-    for rule, found in by_rule.items():
-        shown = found if show_all else found[:_SHOWN_OF_A_RULE]
+    for rule, of_rule in by_rule.items():
+        shown = of_rule if show_all else of_rule[:_SHOWN_OF_A_RULE]
         for finding in shown:
             still = ", and still at the end" if (rule, finding.where) in one.lasting else ""
             yield (
                 f"  offset {finding.offset}  {utc_text(finding.time_ms)}  {finding.severity} {rule} at"
                 f" {finding.where}: {finding.text}{still}"
             )
-        if len(shown) < len(found):
-            yield f"  and {len(found) - len(shown)} more of {rule}; see them with --all"
+        if len(shown) < len(of_rule):
+            yield f"  and {len(of_rule) - len(shown)} more of {rule}; see them with --all"
 
 
 def _divergence_lines(found: Divergence, *, is_lost: bool) -> Iterator[str]:

@@ -98,16 +98,18 @@ def with_cluster(source: NodeFiles, given: str | None, *, writes: bool) -> NodeF
     """The node's files with the given cluster id. Raises Failure if the directory has another id or, for a
     repair that writes, if the new directory would have no complete identity."""
     identity = source.identity
-    known = None if identity is None else identity.cluster_id
-    if given is not None and known not in (None, given):
-        raise Failure(f"{source.home} belongs to cluster {known}, not {given}; leave out --cluster-id")
+    cluster_id = None if identity is None else identity.cluster_id
+    if given is not None and cluster_id not in (None, given):
+        raise Failure(f"{source.home} belongs to cluster {cluster_id}, not {given}; leave out --cluster-id")
     if identity is None or source.identity_problem is None:
         return source
-    found = replace(identity, cluster_id=known or given)
-    if writes and (found.cluster_id is None or found.node_id is None):
-        what = "give --cluster-id" if found.node_id is not None else "write it by hand, as on the other nodes"
+    renamed = replace(identity, cluster_id=cluster_id or given)
+    if writes and (renamed.cluster_id is None or renamed.node_id is None):
+        what = (
+            "give --cluster-id" if renamed.node_id is not None else "write it by hand, as on the other nodes"
+        )
         raise Failure(f"{source.identity_problem}, and the new directory needs one: {what}")
-    return replace(source, identity=found)
+    return replace(source, identity=renamed)
 
 
 def refuse_inside(target: str, *sources: str) -> None:

@@ -110,11 +110,11 @@ def _version(ranking: Ranking, given: int | None, new: list[NewVoter]) -> int:
             f"the log is at kraft.version {old}, which cannot be lowered; leave out --kraft-version {given}"
         )
     taken = {voter.voter_directory_id for voter in ranking.voter_set}
-    for one in new:
-        if one.directory_id in taken:
+    for new_voter in new:
+        if new_voter.directory_id in taken:
             raise Failure(
-                f"--voters gives voter {one.node_id} the directory id of an old voter,"
-                f" {uuid_to_text(one.directory_id)}; leave it out, and the new directory gets its own"
+                f"--voters gives voter {new_voter.node_id} the directory id of an old voter,"
+                f" {uuid_to_text(new_voter.directory_id)}; leave it out, and the new directory gets its own"
             )
     return old if given is None else given
 

@@ -95,25 +95,25 @@ def summary(
     if nodes is not None:
         report_nodes(nodes, complaints)
     try:
-        found = _Found(log, nodes, complaints)
-        found.read(_start(log, start, last_ms), end or END, counts=as_json)
+        log_found = _Found(log, nodes, complaints)
+        log_found.read(_start(log, start, last_ms), end or END, counts=as_json)
     finally:
         clear_progress(log)
     for point in (start, end):
-        if point is not None and (line := found.seen.outside(log.path, point)) is not None:
+        if point is not None and (line := log_found.seen.outside(log.path, point)) is not None:
             print_problem(line)
     if as_json:
-        echo_json(_json(found))
+        echo_json(_json(log_found))
     else:
-        for line in _screen(found, _where(paths), show_all):
+        for line in _screen(log_found, _where(paths), show_all):
             click.echo(line)
-        report_limits(found.seen.limits.coverage, found.seen.limits.shown)
-    report_unknown(found.seen.limits.unknown)
+        report_limits(log_found.seen.limits.coverage, log_found.seen.limits.shown)
+    report_unknown(log_found.seen.limits.unknown)
     return log_exit_code(
         damaged=bool(complaints.count),
-        uncovered=bool(found.seen.limits.coverage),
-        unknown=bool(found.seen.limits.unknown),
-        verdict=_EXIT_CODES.get(found.summary.severity, 0),
+        uncovered=bool(log_found.seen.limits.coverage),
+        unknown=bool(log_found.seen.limits.unknown),
+        verdict=_EXIT_CODES.get(log_found.summary.severity, 0),
     )
 
 
@@ -159,7 +159,7 @@ class _Found:
         self.start = start
         self.is_part = not end.is_end
         interval_ms = idle_interval_ms(log)
-        told = events(
+        listed = events(
             log,
             self._complaints,
             end=end,
@@ -169,7 +169,7 @@ class _Found:
             moves=counts,
             quiet_before=start,
         )
-        for event in told:
+        for event in listed:
             self.summary.take(event)
         if asked is not None and start is not None and end.is_end:
             seen.note_behind(log, asked, start)
@@ -290,7 +290,7 @@ def _head(found: _Found, where: tuple[str, ...]) -> Iterator[str]:
     )
 
 
-_TOLD = {
+_SECTIONS_SHOWN = {
     CRITICAL: (NAME_OF_LOST, "unclean elections", "total outages", "leaderless"),
     WARNING_SEVERITY: (
         "gaps in time",
@@ -305,7 +305,7 @@ _TOLD = {
 
 
 def _verdict(summary: Summary) -> str:
-    first = _TOLD.get(summary.severity, ())
+    first = _SECTIONS_SHOWN.get(summary.severity, ())
     bad = {
         section.name: len(rows)
         for section in summary.sections
@@ -413,17 +413,17 @@ def next_words(
         return ()
     if name == NAME_OF_LOST:
         return ("check", *(where if nodes is None else (node.path for node in nodes.nodes)))
-    one = where if nodes is None else _whole_node(nodes)
+    log_words = where if nodes is None else _whole_node(nodes)
     is_cut = any(found.reason == MISSING and found.from_offset <= row.offset for found in coverage)
-    if one and not is_cut and _is_explained(name, row):
+    if log_words and not is_cut and _is_explained(name, row):
         is_last = row.offset >= (log.end_offset if to_offset is None else to_offset)
         if is_last or batch_at(log, row.offset) is not None:
-            at = (
+            range_words = (
                 ()
                 if is_last and to_offset is None
                 else ("--at", str(to_offset) if is_last else f"{row.offset}+")
             )
-            return ("why", *one, row.entity, *at)
+            return ("why", *log_words, row.entity, *range_words)
     end = () if to_offset is None else ("--to", str(to_offset))
     return ("timeline", *where, "--from", str(row.offset), *end)
 
@@ -452,8 +452,8 @@ def _worst_row(sections: list[Section]) -> tuple[str, Row | None]:
         if row.severity != INFO or section.name == REMOVED
     ]
 
-    def rank(told: tuple[str, Row]) -> tuple[int, int, int]:
-        name, row = told
+    def rank(section_row: tuple[str, Row]) -> tuple[int, int, int]:
+        name, row = section_row
         place = _FIRST.index(name) if name in _FIRST else len(_FIRST)
         return SEVERITIES.index(row.severity), -place, row.span_ms or 0
 

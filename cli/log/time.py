@@ -94,17 +94,17 @@ def state(
     log = open_path(path)
     try:
         find = quorum_state_at if (entity or below) == "quorum" else state_at
-        found = find(log, at or Point(), Complaints(), past_corruption=past_corruption)
-        log_state.note_behind(log, found)
+        found_state = find(log, at or Point(), Complaints(), past_corruption=past_corruption)
+        log_state.note_behind(log, found_state)
     finally:
         clear_progress(log)
-    for line in found.notes:
+    for line in found_state.notes:
         print_problem(line)
-    if not found.problems or _holds(found, Wanted(None)):  # else the damage says it all
-        report_limits(found.coverage, (found.shown,))
-    _show_state(found, entity or below, "json" if as_json else form or "tree", shows_secrets())
-    report_unknown(found.unknown)
-    return log_state.exit_code(found)
+    if not found_state.problems or _holds(found_state, Wanted(None)):  # else the damage says it all
+        report_limits(found_state.coverage, (found_state.shown,))
+    _show_state(found_state, entity or below, "json" if as_json else form or "tree", shows_secrets())
+    report_unknown(found_state.unknown)
+    return log_state.exit_code(found_state)
 
 
 def _show_state(found: FoundState, entity: str | None, form: str, secrets: bool) -> None:
@@ -284,12 +284,12 @@ def _point(text: str) -> Point | None:
 
 def _side(text: str) -> _Side:
     """Parses `LOG`, `LOG@OFFSET` or `LOG@TIME`."""
-    at = text.find("@")
-    while not os.path.exists(text) and at > 0:
-        point = _point(text[at + 1 :])
-        if point is not None and os.path.exists(text[:at]):
-            return _Side(open_path(text[:at]), point)
-        at = text.find("@", at + 1)
+    position = text.find("@")
+    while not os.path.exists(text) and position > 0:
+        point = _point(text[position + 1 :])
+        if point is not None and os.path.exists(text[:position]):
+            return _Side(open_path(text[:position]), point)
+        position = text.find("@", position + 1)
     return _Side(open_path(text), Point())
 
 

@@ -67,9 +67,9 @@ def change_text(change: EntityChange) -> Iterator[str]:
         yield from _by("    ", change.cause, change.old_cause)
         return
     yield f"{sign} {change.entity}"
-    for one in change.fields:
-        yield f"    {one.name}: {value_text(one.old)} -> {value_text(one.new)}"
-        yield from _by("        ", one.cause, one.old_cause)
+    for field in change.fields:
+        yield f"    {field.name}: {value_text(field.old)} -> {value_text(field.new)}"
+        yield from _by("        ", field.cause, field.old_cause)
 
 
 def _by(indent: str, cause: ChangeCause | None, old_cause: ChangeCause | None) -> Iterator[str]:

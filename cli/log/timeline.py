@@ -118,7 +118,7 @@ def timeline(
     reached = [
         line for point in (start, end) if point is not None and (line := seen.outside(log.path, point))
     ]
-    if not show.told and not (reached or complaints.count or seen.is_behind):
+    if not show.shown_count and not (reached or complaints.count or seen.is_behind):
         about = f" about {' or '.join(entities)}" if entities else ""
         where = "" if start is None and end is None else " in that range"
         hints = "".join(suggestion_from(log, one) for one in entities)
@@ -141,13 +141,13 @@ class _Shown:
         self._entities = entities
         self.as_json = as_json
         self._is_plain = click.utils.should_strip_ansi(sys.stdout, click.get_current_context().color)  # type: ignore[attr-defined]
-        self.told = 0
+        self.shown_count = 0
 
     def wants(self, event: TimelineEvent) -> bool:
         return not self._entities or any(event.is_about(wanted) for wanted in self._entities)
 
     def __call__(self, event: TimelineEvent) -> None:
-        self.told += 1
+        self.shown_count += 1
         if self._is_plain:  # a flush per line would cost as much as the line
             sys.stdout.write((json_line(event_json(event)) if self.as_json else plain(event)) + "\n")
         else:
@@ -175,16 +175,16 @@ def _follow(log: MetadataLog, story: GrowingStory, show: _Shown, complaints: Com
     """Prints events until the end of what was asked for, with each limit as soon as it is known."""
     meta = click.get_current_context().meta
     check, copy = meta.get(FOLLOWED), meta.get(LIVE_COPY)
-    limits, told = story.seen.limits, Coverage()
+    limits, reported = story.seen.limits, Coverage()
     shown = list(limits.shown)
 
     def emit(events: Iterable[TimelineEvent]) -> None:
         for event in events:
             if show.wants(event):
                 show(event)
-        fresh = Coverage([one for one in limits.coverage if one not in told.ranges])
+        fresh = Coverage([one for one in limits.coverage if one not in reported.ranges])
         report_limits(fresh, shown, json_lines=show.as_json)
-        told.extend(fresh)
+        reported.extend(fresh)
         shown.clear()
         sys.stdout.flush()
         if copy is not None:
@@ -234,5 +234,5 @@ def coloured(event: TimelineEvent) -> str:
     why = click.style(_because(event), dim=True)
     place = f"{event.offset:>7}  {utc_text(event.time_ms)}  epoch {event.epoch:<3}"
     colour = _COLOURS[event.severity]
-    told = click.style(f"{event.severity:<8}  {event.kind:<28} {event.text}", fg=colour)
-    return f"{place} {told}{why}"
+    text = click.style(f"{event.severity:<8}  {event.kind:<28} {event.text}", fg=colour)
+    return f"{place} {text}{why}"

@@ -81,7 +81,7 @@ def why(
     complaints = Complaints()
     log = open_path(path)
     try:
-        found = explain(
+        explanation = explain(
             log,
             target,
             at or END,
@@ -92,18 +92,20 @@ def why(
         )
     finally:
         clear_progress(log)
-    links = found.links[-last:] if last else found.links
+    links = explanation.links[-last:] if last else explanation.links
     if newest_first:
         links = links[::-1]
     if as_json:
-        click.echo(json_line(explanation_json(found, links)))
+        click.echo(json_line(explanation_json(explanation, links)))
     else:
-        for line in explanation_lines(found, links):
+        for line in explanation_lines(explanation, links):
             click.echo(line)
-    report_limits(found.limits.coverage, found.limits.shown)
-    report_unknown(found.unknown)
+    report_limits(explanation.limits.coverage, explanation.limits.shown)
+    report_unknown(explanation.unknown)
     return log_exit_code(
-        damaged=bool(complaints.count), uncovered=bool(found.limits.coverage), unknown=bool(found.unknown)
+        damaged=bool(complaints.count),
+        uncovered=bool(explanation.limits.coverage),
+        unknown=bool(explanation.unknown),
     )
 
 

@@ -115,16 +115,16 @@ def audit(
     limits = AuditLimits(
         flaps=flaps, flap_window_ms=flap_window * 1000, slow_failover_ms=slow_failover * 1000
     )
-    found = findings(fleet, limits, frozenset(kinds))
+    listed = findings(fleet, limits, frozenset(kinds))
     chosen = [one for one in fleet.clusters if not clusters or one.cluster in clusters]
-    found = [one for one in found if not clusters or one.cluster in clusters]
+    listed = [one for one in listed if not clusters or one.cluster in clusters]
     for name in fleet.missing:
         print_problem(f"there is no table {name}: its findings are missing")
     if as_json:
-        echo_json({**summary(chosen), "findings": found})
+        echo_json({**summary(chosen), "findings": listed})
     else:
-        _print(chosen, found, limit)
-    return EXIT_FINDINGS if _fails(found, fail_on) else 0
+        _print(chosen, listed, limit)
+    return EXIT_FINDINGS if _fails(listed, fail_on) else 0
 
 
 def _fails(found: list[AuditFinding], fail_on: str) -> bool:

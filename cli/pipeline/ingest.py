@@ -27,15 +27,15 @@ class IngestProgress:
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._last: tuple[str, int, int] | None = None
-        self._told = 0.0
+        self._shown_at = 0.0
         self._width = 0
 
     def show(self, what: str, done: int, of: int) -> None:
         """Shows that `done` of `of` tasks have ended."""
         now = time.monotonic()
-        if (what, done, of) == self._last or (not self._terminal and now - self._told < LINE_SECONDS):
+        if (what, done, of) == self._last or (not self._terminal and now - self._shown_at < LINE_SECONDS):
             return
-        self._last, self._told = (what, done, of), now
+        self._last, self._shown_at = (what, done, of), now
         line = f"{what}: {done} of {of} tasks"
         if self._terminal:
             sys.stderr.write("\r" + line.ljust(self._width))

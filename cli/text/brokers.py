@@ -76,26 +76,26 @@ def broker_row(broker: Broker) -> tuple[object, ...]:
 
 def describe_text(broker: Broker) -> str:
     """One `name: value` line per known property of a broker."""
-    found = broker_json(broker)
+    values = broker_json(broker)
     if isinstance(broker, ClusterBroker):
         endpoint = address_text(broker.host, broker.port)
-        known = {"Broker": broker.broker_id, "State": found["state"], "Rack": broker.rack or "none"}
+        known = {"Broker": broker.broker_id, "State": values["state"], "Rack": broker.rack or "none"}
         return _lines({**known, "Endpoints": endpoint})
     endpoints = ", ".join(
         f"{listener_text(one['name'], one['host'], one['port'])} ({one['securityProtocol']})"
-        for one in found["endpoints"]
+        for one in values["endpoints"]
     )
-    features = ", ".join(f"{name} {low}..{high}" for name, (low, high) in found["features"].items())
+    features = ", ".join(f"{name} {low}..{high}" for name, (low, high) in values["features"].items())
     return _lines(
         {
             "Broker": broker.broker_id,
-            "State": found["state"],
+            "State": values["state"],
             "Epoch": broker.epoch,
-            "Incarnation": found["incarnationId"],
+            "Incarnation": values["incarnationId"],
             "Rack": broker.rack or "none",
             "Endpoints": endpoints or "none",
             "Features": features or "none",
-            "Directories": ", ".join(found["directories"]) or "none",
+            "Directories": ", ".join(values["directories"]) or "none",
         }
     )
 

@@ -76,11 +76,11 @@ def brokers_by_state(status: NodeStatus) -> dict[str, int]:
 def node_json(answer: NodeAnswer) -> dict[str, Any]:
     """A controller as JSON: `error` if the address did not answer, otherwise all
     that the controller reports."""
-    found: dict[str, Any] = {"address": address_text(*answer.address)}
+    values: dict[str, Any] = {"address": address_text(*answer.address)}
     if answer.report is None:
-        return found | {"error": answer.problem}
+        return values | {"error": answer.problem}
     status = answer.report.status
-    return found | {
+    return values | {
         "nodeId": status.node_id,
         "clusterId": status.cluster_id,
         "role": status.role,

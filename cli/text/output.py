@@ -148,9 +148,9 @@ def _fitting(widths: list[int], width: int) -> list[int]:
         cap -= 1
     narrow = [max(min(one, cap), kept[at]) for at, one in enumerate(widths)]
     left = room - sum(narrow)
-    for at, one in enumerate(widths):  # the remainder of the division
-        more = min(max(0, left), one - narrow[at], 1)
-        narrow[at] += more
+    for column, natural in enumerate(widths):  # the remainder of the division
+        more = min(max(0, left), natural - narrow[column], 1)
+        narrow[column] += more
         left -= more
     return narrow
 

@@ -136,10 +136,10 @@ def replication_text(quorum: DescribeQuorumResponse, now_ms: int, human: bool = 
 
 
 def replication_json(quorum: DescribeQuorumResponse, now_ms: int) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for replica, status in _ordered(quorum):
         fetched, caught_up = _times(quorum, replica, now_ms)
-        found.append(
+        rows.append(
             {
                 "nodeId": replica.node_id,
                 "directoryId": _directory(replica),
@@ -151,7 +151,7 @@ def replication_json(quorum: DescribeQuorumResponse, now_ms: int) -> list[dict[s
                 "endpoints": _endpoints(replica),
             }
         )
-    return found
+    return rows
 
 
 def _replicas(quorum: DescribeQuorumResponse, replicas: Sequence[ReplicaStatus]) -> str:

@@ -127,10 +127,10 @@ def remark(subject: str, note: str | None) -> None:
 
 def pairs(texts: Sequence[str], what: str) -> list[tuple[str, str]]:
     """`key=value` arguments, split at the first `=`. Raises UsageError."""
-    found = []
+    by_name = []
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise click.UsageError(f"{text!r} is not a {what}; write key=value")
-        found.append((key, value))
-    return found
+        by_name.append((key, value))
+    return by_name

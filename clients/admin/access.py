@@ -104,18 +104,18 @@ async def describe_users(client: KafkaClient, users: Sequence[str] = ()) -> tupl
     named = tuple(Name(name=each) for each in users) or None
     answer = await client.ask(DescribeUserScramCredentialsRequest(users=named))
     client.refuse(answer.error_code, answer.error_message)
-    found = []
-    for each in answer.results:
-        if each.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+    described = []
+    for result in answer.results:
+        if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
             continue
-        client.refuse(each.error_code, each.error_message)
+        client.refuse(result.error_code, result.error_message)
         iterations = tuple(
             (Mechanism(one.mechanism), one.iterations)
-            for one in sorted(each.credential_infos, key=lambda one: one.mechanism)
+            for one in sorted(result.credential_infos, key=lambda one: one.mechanism)
             if one.mechanism in {*Mechanism}
         )
-        found.append(UserCredentials(user=each.user, iterations=iterations))
-    return tuple(sorted(found, key=lambda each: each.user))
+        described.append(UserCredentials(user=result.user, iterations=iterations))
+    return tuple(sorted(described, key=lambda each: each.user))
 
 
 async def alter_quotas(
@@ -151,14 +151,14 @@ async def describe_quotas(
     )
     answer = await client.ask(DescribeClientQuotasRequest(components=components, strict=wanted.strict))
     client.refuse(answer.error_code, answer.error_message)
-    found = [
+    quotas = [
         (
             sorted_entity({part.entity_type: part.entity_name for part in each.entity}),
             {value.key: value.value for value in sorted(each.values, key=lambda value: value.key)},
         )
         for each in answer.entries or ()
     ]
-    return tuple(sorted(found, key=lambda each: quota_sort_key(each[0])))
+    return tuple(sorted(quotas, key=lambda each: quota_sort_key(each[0])))
 
 
 def _result(subject: str, answer: Any) -> SettingResult:
@@ -241,19 +241,19 @@ async def describe_tokens(client: KafkaClient, owners: Sequence[str] = ()) -> tu
     )
     answer = await client.ask(DescribeDelegationTokenRequest(owners=named or None))
     _refuse(client, answer.error_code)
-    found = []
-    for each in answer.tokens:
-        owner = f"{each.principal_type}:{each.principal_name}"
-        requester = f"{each.token_requester_principal_type}:{each.token_requester_principal_name}"
-        found.append(
+    tokens = []
+    for described in answer.tokens:
+        owner = f"{described.principal_type}:{described.principal_name}"
+        requester = f"{described.token_requester_principal_type}:{described.token_requester_principal_name}"
+        tokens.append(
             DelegationToken(
                 owner=owner,
-                requester=requester if each.token_requester_principal_name else owner,
-                renewers=tuple(f"{one.principal_type}:{one.principal_name}" for one in each.renewers),
-                issue_timestamp_ms=each.issue_timestamp,
-                max_timestamp_ms=each.max_timestamp,
-                expiration_timestamp_ms=each.expiry_timestamp,
-                token_id=each.token_id,
+                requester=requester if described.token_requester_principal_name else owner,
+                renewers=tuple(f"{one.principal_type}:{one.principal_name}" for one in described.renewers),
+                issue_timestamp_ms=described.issue_timestamp,
+                max_timestamp_ms=described.max_timestamp,
+                expiration_timestamp_ms=described.expiry_timestamp,
+                token_id=described.token_id,
             )
         )
-    return tuple(sorted(found, key=lambda each: each.token_id))
+    return tuple(sorted(tokens, key=lambda each: each.token_id))

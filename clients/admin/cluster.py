@@ -14,7 +14,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION, FeatureDescription
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.records.control import VoterEndpoint
-from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.metadata.requests.common import BROKERS, CONTROLLERS, DescribeQuorumResponse, ReplicaStatus
 from metaquorum.metadata.requests.partitions import ElectionResult
 from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
 from metaquorum.wire.messages import (
@@ -78,7 +78,9 @@ async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
     client.refuse(answer.error_code, answer.error_message)
     part = answer.topics[0].partitions[0]
     client.refuse(part.error_code, part.error_message)
-    cluster = await client.ask(DescribeClusterRequest())
+    kind = BROKERS if client.asks_brokers else CONTROLLERS
+    cluster = await client.ask(DescribeClusterRequest(endpoint_type=kind))
+    client.refuse(cluster.error_code, cluster.error_message)
     levels = {each.name: each.finalized_level for each in (await describe_features(client))[1]}
     listeners = {each.node_id: each.listeners for each in answer.nodes}
     end = next((one.log_end_offset for one in part.current_voters if one.replica_id == part.leader_id), 0)
@@ -175,11 +177,11 @@ async def elect_leaders(
     if partitions is not None:
         firsts = range(0, len(partitions), PARTITIONS_PER_REQUEST)
         parts = [partitions[first : first + PARTITIONS_PER_REQUEST] for first in firsts]
-    found: list[ElectionResult] = []
+    results: list[ElectionResult] = []
     for part in parts:
-        found += await _elected(client, _UNCLEAN if unclean else _PREFERRED, part)
+        results += await _elected(client, _UNCLEAN if unclean else _PREFERRED, part)
     # The response to ElectLeaders does not name the leader.
-    names = sorted({each.topic for each in found if not each.error})
+    names = sorted({each.topic for each in results if not each.error})
     leaders = {
         (topic.name, each.index): each.leader
         for topic in (await look_up_topics(client, names) if names else ())
@@ -194,7 +196,7 @@ async def elect_leaders(
             error=each.error,
             leader=leaders.get((each.topic, each.partition)),
         )
-        for each in found
+        for each in results
     )
 
 

@@ -56,20 +56,20 @@ async def describe_configs(
     """The configurations of resources, in the order of `resources`; without `all_keys`, only what is set on
     the resource itself."""
     Resource = DescribeConfigsRequest.DescribeConfigsResource
-    found: dict[ConfigResource, DescribedConfig] = {}
-    for at, part in await _by_node(client, [(each, each) for each in resources]):
+    described: dict[ConfigResource, DescribedConfig] = {}
+    for node_id, part in await _by_node(client, [(each, each) for each in resources]):
         asked = tuple(
             Resource(resource_type=each.resource_type, resource_name=each.name, configuration_keys=None)
             for each in part
         )
         # metaquorum notes keys without effect in the documentation, a field since version 3.
         body = DescribeConfigsRequest(resources=asked, include_synonyms=True, include_documentation=True)
-        answer = await client.ask(body, at=at, lowest=3)
-        for each in answer.results:
-            resource = ConfigResource(each.resource_type, each.resource_name)
-            found[resource] = _described(resource, each, all_keys)
+        answer = await client.ask(body, at=node_id, lowest=3)
+        for result in answer.results:
+            resource = ConfigResource(result.resource_type, result.resource_name)
+            described[resource] = _described(resource, result, all_keys)
     absent = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the cluster did not describe it")
-    return tuple(found.get(each, DescribedConfig(resource=each, error=absent)) for each in resources)
+    return tuple(described.get(each, DescribedConfig(resource=each, error=absent)) for each in resources)
 
 
 def _described(resource: ConfigResource, answer: Any, all_keys: bool) -> DescribedConfig:
@@ -133,7 +133,7 @@ async def alter_configs(
     Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     Config = IncrementalAlterConfigsRequest.AlterableConfig
     results: dict[ConfigResource, SettingResult] = {}
-    for at, part in await _by_node(client, [(each.resource, each) for each in changes]):
+    for node_id, part in await _by_node(client, [(each.resource, each) for each in changes]):
         body = IncrementalAlterConfigsRequest(
             resources=tuple(
                 Resource(
@@ -148,9 +148,9 @@ async def alter_configs(
             ),
             validate_only=validate_only,
         )
-        for each in (await client.ask(body, at=at)).responses:
-            resource = ConfigResource(each.resource_type, each.resource_name)
-            results[resource] = _result(resource, each)
+        for response in (await client.ask(body, at=node_id)).responses:
+            resource = ConfigResource(response.resource_type, response.resource_name)
+            results[resource] = _result(resource, response)
     return tuple(results[each.resource] for each in changes if each.resource in results)
 
 
@@ -176,9 +176,9 @@ async def _by_node(
         is_own = resource.resource_type in _OF_ONE_BROKER and client.asks_brokers
         named.setdefault(whole_number(resource.name, MAX_INT) if is_own else None, []).append(part)
     alive = await client.brokers() if set(named) - {None} else {}
-    for at in sorted(each for each in named if each is not None):
-        if at not in alive:
-            text = f"broker {at} is not running, and only it has its configuration; start it first"
+    for node_id in sorted(each for each in named if each is not None):
+        if node_id not in alive:
+            text = f"broker {node_id} is not running, and only it has its configuration; start it first"
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
     return (
         (at, found[first : first + RESOURCES_PER_REQUEST])

@@ -84,7 +84,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_groups(client: KafkaClient) -> list[GroupListing]:
     """All groups, by name."""
-    found = [
+    groups = [
         GroupListing(
             group_id=each.group_id,
             kind=each.group_type.lower(),
@@ -95,14 +95,14 @@ async def list_groups(client: KafkaClient) -> list[GroupListing]:
         for broker, answer in await client.ask_every_broker(ListGroupsRequest(), "its groups")
         for each in answer.groups
     ]
-    return sorted(found, key=lambda each: each.group_id)
+    return sorted(groups, key=lambda each: each.group_id)
 
 
 async def describe_group(client: KafkaClient, group_id: str) -> GroupDescription | None:
     """A group with its members; None if it does not exist. Raises ApiError."""
-    at = Coordinator(_GROUP, group_id)
+    coordinator = Coordinator(_GROUP, group_id)
     try:
-        answer = await client.ask(ConsumerGroupDescribeRequest(group_ids=(group_id,)), at=at)
+        answer = await client.ask(ConsumerGroupDescribeRequest(group_ids=(group_id,)), at=coordinator)
     except ApiError as error:
         if error.code is not ErrorCode.UNSUPPORTED_VERSION:
             raise
@@ -111,7 +111,7 @@ async def describe_group(client: KafkaClient, group_id: str) -> GroupDescription
         if group.error_code not in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}:
             client.refuse(group.error_code, group.error_message or f"group {group_id}")
             return _of_consumers(group)
-    (group,) = (await client.ask(DescribeGroupsRequest(groups=(group_id,)), at=at)).groups
+    (group,) = (await client.ask(DescribeGroupsRequest(groups=(group_id,)), at=coordinator)).groups
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
         return None
     client.refuse(group.error_code, group.error_message or f"group {group_id}")
@@ -181,17 +181,17 @@ async def committed_offsets(client: KafkaClient, group_id: str) -> dict[TopicPar
         highest=_BY_NAME_FETCH,
     )
     client.refuse(answer.error_code, f"group {group_id}")
-    found = {}
+    committed = {}
     for topic in answer.topics:
-        for each in topic.partitions:
-            client.refuse(each.error_code, f"group {group_id}, {topic.name}-{each.partition_index}")
-            if each.committed_offset >= 0:
-                found[topic.name, each.partition_index] = Committed(
-                    offset=each.committed_offset,
-                    leader_epoch=each.committed_leader_epoch,
-                    metadata=each.metadata or "",
+        for partition in topic.partitions:
+            client.refuse(partition.error_code, f"group {group_id}, {topic.name}-{partition.partition_index}")
+            if partition.committed_offset >= 0:
+                committed[topic.name, partition.partition_index] = Committed(
+                    offset=partition.committed_offset,
+                    leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata or "",
                 )
-    return dict(sorted(found.items()))
+    return dict(sorted(committed.items()))
 
 
 async def commit_offsets(
@@ -294,15 +294,15 @@ async def partitions_of(
     found = await leaders_of(client, [topic for topic, _ in wanted])
     places, missing = [], []
     for topic, indexes in wanted:
-        known = found.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if isinstance(known, ErrorCode):
-            missing.append(f"{known.name}: topic {topic}")
+        topic_partitions = found.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if isinstance(topic_partitions, ErrorCode):
+            missing.append(f"{topic_partitions.name}: topic {topic}")
             continue
-        for index in sorted(known) if indexes is None else indexes:
-            if index in known:
+        for index in sorted(topic_partitions) if indexes is None else indexes:
+            if index in topic_partitions:
                 places.append((topic, index))
             else:
-                count = "1 partition" if len(known) == 1 else f"{len(known)} partitions"
+                count = "1 partition" if len(topic_partitions) == 1 else f"{len(topic_partitions)} partitions"
                 missing.append(f"{topic}-{index} does not exist: the topic has {count}")
     return sorted(set(places)), missing
 
@@ -368,16 +368,18 @@ def _within(
     ends: Found,
 ) -> list[Planned]:
     plan = []
-    for place in places:
-        offset, start, end = wanted(place), starts[place], ends[place]
+    for partition in places:
+        offset, start, end = wanted(partition), starts[partition], ends[partition]
         if isinstance(start, ErrorCode) or isinstance(end, ErrorCode):
-            plan.append(_planned(place, before, start if isinstance(start, ErrorCode) else end, ""))
+            plan.append(_planned(partition, before, start if isinstance(start, ErrorCode) else end, ""))
         elif offset is None:
-            plan.append(Planned(place=place, committed=None, new=None, note="nothing was committed to shift"))
+            plan.append(
+                Planned(place=partition, committed=None, new=None, note="nothing was committed to shift")
+            )
         elif offset < start:
-            plan.append(_planned(place, before, start, f"{offset} is below the start of the log"))
+            plan.append(_planned(partition, before, start, f"{offset} is below the start of the log"))
         elif offset > end:
-            plan.append(_planned(place, before, end, f"{offset} is past the end of the log"))
+            plan.append(_planned(partition, before, end, f"{offset} is past the end of the log"))
         else:
-            plan.append(_planned(place, before, offset, ""))
+            plan.append(_planned(partition, before, offset, ""))
     return plan

@@ -60,15 +60,15 @@ async def by_leader(
     led: dict[int, list[TopicPartition]] = defaultdict(list)
     refused: dict[TopicPartition, ErrorCode] = {}
     for topic, index in places:
-        found = topics.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if isinstance(found, ErrorCode):
-            refused[topic, index] = found
-        elif index not in found:
+        topic_partitions = topics.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if isinstance(topic_partitions, ErrorCode):
+            refused[topic, index] = topic_partitions
+        elif index not in topic_partitions:
             refused[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif found[index] < 0:
+        elif topic_partitions[index] < 0:
             refused[topic, index] = ErrorCode.LEADER_NOT_AVAILABLE
         else:
-            led[found[index]].append((topic, index))
+            led[topic_partitions[index]].append((topic, index))
     return led, refused
 
 
@@ -77,19 +77,19 @@ async def log_offsets(
 ) -> dict[TopicPartition, int | ErrorCode]:
     """By partition, the first offset whose record is at least as new as a time in ms (-1 if there is none),
     or the offset that LATEST or EARLIEST stands for, or an error code."""
-    found: dict[TopicPartition, int | ErrorCode] = {}
+    offsets: dict[TopicPartition, int | ErrorCode] = {}
     left = dict(wanted)
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(_PAUSE_S)
         led, refused = await by_leader(client, left)
-        found |= refused
+        offsets |= refused
         for broker, places in led.items():
-            found |= await _at_leader(client, broker, {place: left[place] for place in places})
-        left = {place: time_ms for place, time_ms in left.items() if _may_heal(found.get(place))}
+            offsets |= await _at_leader(client, broker, {place: left[place] for place in places})
+        left = {place: time_ms for place, time_ms in left.items() if _may_heal(offsets.get(place))}
         if not left:
             break
-    return found
+    return offsets
 
 
 def _may_heal(found: int | ErrorCode | None) -> bool:

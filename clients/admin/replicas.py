@@ -23,7 +23,7 @@ from metaquorum.wire.messages import (
 PARTITIONS_PER_REQUEST = 2_000
 """A plan may have more partitions than a batch can have records. Partitions are independent, so a plan is
 sent in several requests, between which the controller can handle heartbeats."""
-_NOT_TOLD = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
+_WITHOUT_ANSWER = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ async def ongoing_moves(client: KafkaClient) -> dict[tuple[str, int], Move]:
     try:
         return await list_moves(client)
     except ApiError as error:
-        if error.code in _NOT_TOLD:
+        if error.code in _WITHOUT_ANSWER:
             return {}
         raise
 

@@ -63,10 +63,10 @@ async def list_topics(client: KafkaClient) -> list[DescribedTopic]:
 async def describe_topics(client: KafkaClient, names: Sequence[str] = ()) -> list[DescribedTopic]:
     """The existing topics with these names, by name; all topics if `names` is empty. Raises ApiError."""
     if await client.version("DescribeTopicPartitions") is not None:
-        found = await _by_cursor(client, names)
+        described = await _by_cursor(client, names)
     else:
-        found = await look_up_topics(client, tuple(dict.fromkeys(names)) or None)
-    configs = await _own_configs(client, [each.name for each in found])
+        described = await look_up_topics(client, tuple(dict.fromkeys(names)) or None)
+    configs = await _own_configs(client, [each.name for each in described])
     moves = await ongoing_moves(client)
     return [
         replace(
@@ -79,7 +79,7 @@ async def describe_topics(client: KafkaClient, names: Sequence[str] = ()) -> lis
                 for part in each.partitions
             ),
         )
-        for each in found
+        for each in described
     ]
 
 
@@ -104,35 +104,35 @@ async def _by_cursor(client: KafkaClient, names: Sequence[str]) -> list[Describe
     """The topics from DescribeTopicPartitions, a bounded number of partitions per request (KIP-966)."""
     Topic = DescribeTopicPartitionsRequest.TopicRequest
     body = DescribeTopicPartitionsRequest(topics=tuple(Topic(name=each) for each in dict.fromkeys(names)))
-    found: dict[str, DescribedTopic] = {}
+    described: dict[str, DescribedTopic] = {}
     while True:
         answer = await client.ask(body)
-        for each in _checked(client, answer.topics):
-            earlier = found.get(each.name)
-            parts = tuple(map(_partition, each.partitions))
-            found[each.name] = DescribedTopic(
-                name=each.name,
-                topic_id=each.topic_id,
+        for topic in _checked(client, answer.topics):
+            earlier = described.get(topic.name)
+            parts = tuple(map(_partition, topic.partitions))
+            described[topic.name] = DescribedTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=(earlier.partitions if earlier else ()) + parts,
             )
         cursor = answer.next_cursor
         if cursor is None:
-            return _existing(found.values())
-        at = DescribeTopicPartitionsRequest.Cursor(
+            return _existing(described.values())
+        from_cursor = DescribeTopicPartitionsRequest.Cursor(
             topic_name=cursor.topic_name, partition_index=cursor.partition_index
         )
         # A request with names must start with the cursor's topic.
         left = tuple(each for each in body.topics if each.name >= cursor.topic_name)
-        body = DescribeTopicPartitionsRequest(topics=left, cursor=at)
+        body = DescribeTopicPartitionsRequest(topics=left, cursor=from_cursor)
 
 
 def _checked(client: KafkaClient, topics: Iterable[Any]) -> Iterable[Any]:
     """The topics that exist. Raises ApiError for one that this client must not see."""
-    for each in topics:
-        if each.error_code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION}:
+    for topic in topics:
+        if topic.error_code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION}:
             continue
-        client.refuse(each.error_code, f"topic {each.name}")
-        yield each
+        client.refuse(topic.error_code, f"topic {topic.name}")
+        yield topic
 
 
 def _existing(topics: Iterable[DescribedTopic]) -> list[DescribedTopic]:
@@ -154,7 +154,7 @@ def _partition(part: Any) -> DescribedPartition:
 
 async def _own_configs(client: KafkaClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
     """The configuration set on each topic: value by key, by topic."""
-    found: dict[str, dict[str, str]] = {}
+    configs: dict[str, dict[str, str]] = {}
     Resource = DescribeConfigsRequest.DescribeConfigsResource
     for first in range(0, len(names), TOPICS_PER_REQUEST):
         resources = tuple(
@@ -162,13 +162,13 @@ async def _own_configs(client: KafkaClient, names: Sequence[str]) -> dict[str, d
             for each in names[first : first + TOPICS_PER_REQUEST]
         )
         answer = await client.ask(DescribeConfigsRequest(resources=resources), lowest=1)
-        for each in answer.results:
+        for result in answer.results:
             # Without the right to see a topic's configuration, the topic is still shown, as in Kafka's tool.
-            if each.error_code == ErrorCode.NONE:
+            if result.error_code == ErrorCode.NONE:
                 own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-                set_on = {one.name: one.value or "" for one in each.configs if one.config_source == own}
-                found[each.resource_name] = dict(sorted(set_on.items()))
-    return found
+                set_on = {one.name: one.value or "" for one in result.configs if one.config_source == own}
+                configs[result.resource_name] = dict(sorted(set_on.items()))
+    return configs
 
 
 async def create_topics(

@@ -89,7 +89,7 @@ async def list_transactions(
         state_filters=tuple(states), producer_id_filters=tuple(producer_ids), duration_filter=longer_than_ms
     )
     lowest = 0 if longer_than_ms < 0 else _WITH_DURATION
-    found = [
+    transactions = [
         TransactionListing(
             transactional_id=each.transactional_id,
             producer_id=each.producer_id,
@@ -99,7 +99,7 @@ async def list_transactions(
         for broker, answer in await client.ask_every_broker(body, "its transactions", lowest=lowest)
         for each in answer.transaction_states
     ]
-    return sorted(found, key=lambda each: each.transactional_id)
+    return sorted(transactions, key=lambda each: each.transactional_id)
 
 
 async def describe_transaction(client: KafkaClient, transactional_id: str) -> DescribedTransaction | None:
@@ -108,18 +108,18 @@ async def describe_transaction(client: KafkaClient, transactional_id: str) -> De
         DescribeTransactionsRequest(transactional_ids=(transactional_id,)),
         at=Coordinator(_TRANSACTION, transactional_id),
     )
-    (found,) = answer.transaction_states
-    if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+    (state,) = answer.transaction_states
+    if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         return None
-    client.refuse(found.error_code, f"transactional id {transactional_id}")
+    client.refuse(state.error_code, f"transactional id {transactional_id}")
     return DescribedTransaction(
         transactional_id=transactional_id,
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
-        state=found.transaction_state,
-        timeout_ms=found.transaction_timeout_ms,
-        started_ms=None if found.transaction_start_time_ms < 0 else found.transaction_start_time_ms,
-        places=tuple((topic.topic, index) for topic in found.topics for index in topic.partitions),
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        state=state.transaction_state,
+        timeout_ms=state.transaction_timeout_ms,
+        started_ms=None if state.transaction_start_time_ms < 0 else state.transaction_start_time_ms,
+        places=tuple((topic.topic, index) for topic in state.topics for index in topic.partitions),
     )
 
 
@@ -128,7 +128,7 @@ async def describe_producers(
 ) -> list[PartitionProducer]:
     """The producers of partitions, from their leaders, or from the replicas on `broker`. Raises ApiError for
     a partition whose state is not available."""
-    found: list[PartitionProducer] = []
+    producers: list[PartitionProducer] = []
     if broker is not None:
         led = {broker: list(places)}
     else:
@@ -137,8 +137,8 @@ async def describe_producers(
             raise ApiError(code, f"{topic}-{index} has no leader, or does not exist")
     for node, held in led.items():
         for first in range(0, len(held), PLACES_PER_REQUEST):
-            found += await _producers_at(client, node, held[first : first + PLACES_PER_REQUEST])
-    return found
+            producers += await _producers_at(client, node, held[first : first + PLACES_PER_REQUEST])
+    return producers
 
 
 async def _producers_at(
@@ -152,13 +152,15 @@ async def _producers_at(
         )
     )
     answer = await client.ask(body, at=broker)
-    found = []
+    producers = []
     for topic in answer.topics:
         for part in topic.partitions:
             where = f"{topic.name}-{part.partition_index}"
             client.refuse(part.error_code, f"{where}: {part.error_message or f'not on broker {broker}'}")
-            found += [_producer((topic.name, part.partition_index), each) for each in part.active_producers]
-    return found
+            producers += [
+                _producer((topic.name, part.partition_index), each) for each in part.active_producers
+            ]
+    return producers
 
 
 def _producer(place: TopicPartition, state: Any) -> PartitionProducer:
@@ -180,18 +182,18 @@ async def find_hanging(
     coordinator that will end them, because it does not know the producer, or not that it wrote there."""
     producers = await describe_producers(client, places, broker=broker)
     suspects: dict[int, list[PartitionProducer]] = defaultdict(list)
-    for each in producers:
-        if each.open_from is not None and each.last_timestamp_ms < silent_since_ms:
-            suspects[each.producer_id].append(each)
+    for producer in producers:
+        if producer.open_from is not None and producer.last_timestamp_ms < silent_since_ms:
+            suspects[producer.producer_id].append(producer)
     if not suspects:
         return []
     listed = await list_transactions(client, producer_ids=tuple(suspects))
-    known = {each.producer_id: each.transactional_id for each in listed}
+    transactional_ids = {each.producer_id: each.transactional_id for each in listed}
     hanging = []
     for producer_id, opened in suspects.items():
         expected: tuple[TopicPartition, ...] = ()
-        if producer_id in known:
-            description = await describe_transaction(client, known[producer_id])
+        if producer_id in transactional_ids:
+            description = await describe_transaction(client, transactional_ids[producer_id])
             expected = () if description is None else description.places
         hanging += [each for each in opened if each.place not in expected]
     # A transaction that ended during these queries does not hang.

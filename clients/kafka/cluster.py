@@ -58,6 +58,9 @@ ASK_AGAIN = frozenset(
     }
 )
 """Error codes after which a retry, maybe at another node, can succeed."""
+ELSEWHERE = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+"""Another controller leads. Kafka's controllers refuse DescribeQuorum with the second, of the partition; from
+a broker, that is about a topic's partition, and the caller's to judge."""
 
 
 class Coordinator(msgspec.Struct, frozen=True):
@@ -91,6 +94,7 @@ class KafkaClient:
         asks_brokers: bool = True,
     ) -> None:
         self.asks_brokers = asks_brokers
+        self._ask_again = ASK_AGAIN if asks_brokers else ASK_AGAIN | ELSEWHERE
         self._client_id = client_id
         listed = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
         self._choice = NodeChoice(lambda: listed)
@@ -156,12 +160,12 @@ class KafkaClient:
     async def ask_every_broker(self, body: Any, what: str, *, lowest: int = 0) -> list[tuple[int, Any]]:
         """The id and the response of each live broker. Raises ApiError if one refuses; `what` is what it
         does not list."""
-        found = []
+        answers = []
         for broker in await self.brokers():
             answer = await self.ask(body, at=broker, lowest=lowest)
             self.refuse(answer.error_code, f"broker {broker} does not list {what}")
-            found.append((broker, answer))
-        return found
+            answers.append((broker, answer))
+        return answers
 
     async def _asked(
         self, use: Callable[[NodeConnection, float], Awaitable[Any]], at: int | Coordinator | None
@@ -183,9 +187,10 @@ class KafkaClient:
                 address = await self._where(at, attempt_s)
                 answer = await use(await self._connection(address, attempt_s), attempt_s)
                 code = common_refusal(answer)
-                if code not in ASK_AGAIN and not _names_nobody(answer):
+                may_succeed = code in self._ask_again
+                if not may_succeed and not _names_nobody(answer):
                     return answer
-                refused = answer if code in ASK_AGAIN else None
+                refused = answer if may_succeed else None
                 attempts.failed(address, code.name if code else "it is fenced")
                 await self._follow(code, attempt_s)
             except UnsupportedVersion as error:
@@ -240,16 +245,16 @@ class KafkaClient:
         if version >= 4:
             body = FindCoordinatorRequest(key_type=wanted.key_type, coordinator_keys=(wanted.key,))
         answer = (await connection.ask(body, version=version, timeout_s=timeout_s)).body
-        found = answer.coordinators[0] if version >= 4 and answer.coordinators else answer
-        if ErrorCode.of(found.error_code) in ASK_AGAIN:
-            why = found.error_message or ErrorCode.of(found.error_code).name
+        coordinator = answer.coordinators[0] if version >= 4 and answer.coordinators else answer
+        if ErrorCode.of(coordinator.error_code) in ASK_AGAIN:
+            why = coordinator.error_message or ErrorCode.of(coordinator.error_code).name
             raise ConnectionFailed(f"it knows no coordinator: {why}")
-        self.refuse(found.error_code, found.error_message)
-        return found.host, found.port
+        self.refuse(coordinator.error_code, coordinator.error_message)
+        return coordinator.host, coordinator.port
 
     async def _follow(self, code: ErrorCode | None, timeout_s: float) -> None:
         """Chooses the next node after a refusal: the controller, or the next of the bootstrap list."""
-        if code is ErrorCode.NOT_CONTROLLER:
+        if code in ELSEWHERE:
             controller_id = await self._learn(timeout_s)
             if controller_id in self._nodes and self._nodes[controller_id] != self._choice.current:
                 self._choice.prefer(self._nodes[controller_id])

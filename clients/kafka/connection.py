@@ -407,13 +407,13 @@ class PendingRequests:
         theirs = self._offered.get(ours.key)
         if theirs is None:
             raise UnsupportedVersion(f"the node does not offer {api}")
-        found = min(highest, ours.max_version, theirs[-1] if theirs else -1)
-        if found < max(lowest, ours.min_version, theirs.start):
+        version = min(highest, ours.max_version, theirs[-1] if theirs else -1)
+        if version < max(lowest, ours.min_version, theirs.start):
             raise UnsupportedVersion(
                 f"the node offers {api} {theirs.start} to {theirs.stop - 1}; "
                 f"{max(lowest, ours.min_version)} to {min(highest, ours.max_version)} is needed"
             )
-        return found
+        return version
 
     def request(self, body: Any, version: int) -> list[Buffer]:
         """The chunks of a request's frame, with its length, to be sent now. Raises EncodeError."""

@@ -250,19 +250,19 @@ async def ask_voters(source: LiveSource, log: LiveLog) -> list[VoterReport]:
     does not say who they are, ConfigError for TLS files that cannot be read."""
     nodes = _Nodes(source)
     try:
-        found, ends = await nodes.result(LocateQuorum(log.address)), await nodes.voters(log.address)
-        for heard in (found, ends):
+        located, ends = await nodes.result(LocateQuorum(log.address)), await nodes.voters(log.address)
+        for heard in (located, ends):
             if isinstance(heard, NothingHeard):
                 raise ClientError(f"{address_text(*log.address)}: {heard.text}")
         others = {
-            each.node_id: found.controllers[each.node_id]
+            each.node_id: located.controllers[each.node_id]
             for each in ends
-            if each.node_id != log.leader_id and each.node_id in found.controllers
+            if each.node_id != log.leader_id and each.node_id in located.controllers
         }
         asked = await asyncio.gather(
             *(nodes.result(AskNode(address, look(log))) for address in others.values())
         )
-        addresses = {**found.controllers, log.leader_id: log.address}
+        addresses = {**located.controllers, log.leader_id: log.address}
         return list(voter_reports(log, ends, addresses, dict(zip(others, asked, strict=True))))
     finally:
         await nodes.close()
@@ -318,16 +318,16 @@ class _Nodes:
                 node = self._open.get(address)
                 if node is None:
                     node = self._open[address] = await self._connect(address, timeout_s)
-                found = await use(node)
+                heard = await use(node)
         except TimeoutError:
-            found = NothingHeard(text="no answer in time")
+            heard = NothingHeard(text="no answer in time")
         except (TlsFailed, LoginRefused, WrongProtocol, UnsupportedVersion, HostUnknown) as error:
-            found = NothingHeard(text=str(error), lasts=True)
+            heard = NothingHeard(text=str(error), lasts=True)
         except ConnectionFailed as error:
-            found = NothingHeard(text=str(error))
-        if isinstance(found, NothingHeard):
+            heard = NothingHeard(text=str(error))
+        if isinstance(heard, NothingHeard):
             await self._forget(address)
-        return found
+        return heard
 
     async def _forget(self, address: Address) -> None:
         node = self._open.pop(address, None)

@@ -293,22 +293,22 @@ class LogObserver:
             usable = [each for each in self._bootstrap if each not in self._useless] or self._bootstrap
             address = usable[tried % len(usable)]
             tried += 1
-            found = yield from self._do(LocateQuorum(address))
-            if isinstance(found, NothingHeard):
-                yield from self._failed(address, found, self._bootstrap)
+            located = yield from self._do(LocateQuorum(address))
+            if isinstance(located, NothingHeard):
+                yield from self._failed(address, located, self._bootstrap)
                 continue
-            if found.cluster_id is not None:
-                self._check_cluster(found.cluster_id)
-            self._controllers.update(found.controllers)
-            if found.is_controller:
+            if located.cluster_id is not None:
+                self._check_cluster(located.cluster_id)
+            self._controllers.update(located.controllers)
+            if located.is_controller:
                 self._direct[address] = None
             if not self._candidates():
-                yield from self._failed(address, NothingHeard(text=found.hint, lasts=True), self._bootstrap)
+                yield from self._failed(address, NothingHeard(text=located.hint, lasts=True), self._bootstrap)
                 continue
-            if found.epoch > self._epoch:
-                self._epoch, self._leader_id = found.epoch, found.leader_id
+            if located.epoch > self._epoch:
+                self._epoch, self._leader_id = located.epoch, located.leader_id
             leader = None if self._leader_id is None else self._controllers.get(self._leader_id)
-            self._address = leader or (address if found.is_controller else self._candidates()[0])
+            self._address = leader or (address if located.is_controller else self._candidates()[0])
             return
 
     def _check_cluster(self, cluster_id: str) -> None:
@@ -354,15 +354,15 @@ class LogObserver:
             raise ClientError(text)
         if failure.lasts:
             self._useless[address] = text
-        goes_on = self._follows and self._target is not None
+        keeps_following = self._follows and self._target is not None
         if all(each in self._useless for each in candidates):
-            if not goes_on:
+            if not keeps_following:
                 raise ClientError(text)
             self._useless.clear()
         self._failures += 1
         silent_ms = self._now_ms - (self._answered_ms or 0)
         if silent_ms >= self._timeout_ms:
-            if not goes_on:
+            if not keeps_following:
                 raise ClientError(self._nobody(text))
             if not self._is_lost:
                 self._is_lost = True
@@ -491,18 +491,18 @@ class LogObserver:
 
         A reader without a log cannot diverge, so any epoch that the leader knows is right, but at the log's
         start: there Kafka wants the epoch of the snapshot that ends there."""
-        found = yield from self._records_from(LogPosition(self._epoch, start_offset))
-        if found is None:
-            found = yield from self._records_from(LogPosition(self._epoch, start_offset + 1))
-        if found is None or start_offset == 0:
-            return found
-        last = hop_headers(found.records)[0][3]
+        oldest = yield from self._records_from(LogPosition(self._epoch, start_offset))
+        if oldest is None:
+            oldest = yield from self._records_from(LogPosition(self._epoch, start_offset + 1))
+        if oldest is None or start_offset == 0:
+            return oldest
+        last = hop_headers(oldest.records)[0][3]
         for epoch in range(last, max(-1, last - EPOCHS_TRIED_MAX), -1):
             position = LogPosition(epoch, start_offset)
             records = yield from self._records_from(position)
             if records is not None and (yield from self._copied(position)):
                 return records
-        return found
+        return oldest
 
     def _records_from(self, position: LogPosition) -> Steps[FetchResponse | None]:
         answer = yield from self._fetch(position)

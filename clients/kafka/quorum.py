@@ -98,13 +98,13 @@ def _describe_configs(broker_id: int) -> wire.DescribeConfigsRequest:
 def _configured(answer: wire.DescribeConfigsResponse) -> dict[int, Address]:
     """Controllers by a broker's configuration; those without an id get negative ones."""
     values = {each.name: each.value or "" for result in answer.results for each in result.configs}
-    found: dict[int, Address] = {}
+    addresses: dict[int, Address] = {}
     for text in filter(None, (*values.get(_VOTERS, "").split(","), *values.get(_SERVERS, "").split(","))):
         node, _, place = text.strip().rpartition("@")
         host, _, port = place.rpartition(":")
         if host and port.isdigit():
-            found[int(node) if node.isdigit() else -1 - len(found)] = (host.strip("[]"), int(port))
-    return found
+            addresses[int(node) if node.isdigit() else -1 - len(addresses)] = (host.strip("[]"), int(port))
+    return addresses
 
 
 def answer_of(body: Any, version: int) -> FetchResponse | FetchSnapshotResponse | NothingHeard:

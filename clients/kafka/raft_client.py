@@ -178,7 +178,7 @@ class _KafkaPeer:
         self.address = address
         self.speaks_grpc = False
         self.node_id, self.sink, self.way, self.rng, self.grpc = node_id, sink, way, rng, grpc
-        self._told = ""
+        self._logged = ""
         self._fetches, self._others = _Line(self), _Line(self)
 
     def send(self, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
@@ -195,15 +195,15 @@ class _KafkaPeer:
         for line in (self._fetches, self._others):
             line.close(reason)
 
-    def tell(self, problem: ConnectionFailed | str) -> None:
+    def log_once(self, problem: ConnectionFailed | str) -> None:
         """Logs what an operator must correct, once until it is another one."""
-        if str(problem) != self._told:
-            self._told = str(problem)
+        if str(problem) != self._logged:
+            self._logged = str(problem)
             where = address_text(self.address.host, self.address.port)
             _log.warning("node %d at %s cannot be asked: %s", self.node_id, where, problem)
 
     def answered(self) -> None:
-        self._told = ""
+        self._logged = ""
 
 
 class _InFlight:
@@ -316,7 +316,7 @@ class _Line:
         except CannotSay:
             loop.call_soon(self._answer_pre_vote, flight)
         except UnsupportedVersion as error:
-            self._peer.tell(error)
+            self._peer.log_once(error)
             loop.call_soon(self._fail, flight, str(error))
         except ConnectionFailed as error:
             loop.call_soon(self._fail, flight, self.failure(error))
@@ -351,7 +351,7 @@ class _Line:
         text = f"it refuses {api_of(flight.request)}: {refused}"
         if refused.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             text += "; allow this node's principal ClusterAction on the cluster"
-        self._peer.tell(text)
+        self._peer.log_once(text)
         self.report(flight, text, refusal=text)
 
     def report(self, flight: _InFlight, reason: str, refusal: str = "") -> None:
@@ -374,7 +374,7 @@ class _Line:
                 self._closed = self._connection
             refusal = NO_LOGIN if self._silent > 1 else ""
         if refusal:
-            self._peer.tell(refusal)
+            self._peer.log_once(refusal)
         self.report(flight, self.failure(error), refusal)
 
     def failure(self, error: BaseException | str) -> str:
@@ -405,7 +405,7 @@ class _Line:
         except WrongProtocol as error:
             self._opening = None
             if peer.grpc is None:
-                peer.tell(NOT_BY_GRPC)
+                peer.log_once(NOT_BY_GRPC)
                 self._broken(error, NOT_BY_GRPC)
                 return
             peer.speaks_grpc = True
@@ -419,7 +419,7 @@ class _Line:
             refusal = ""
             if isinstance(error, TlsFailed | LoginRefused):
                 refusal = str(error)
-                peer.tell(error)
+                peer.log_once(error)
             self._broken(error, refusal)
             return
         except BaseException:

@@ -78,19 +78,19 @@ def voter_reports(
 ) -> Iterable[VoterReport]:
     """One report per voter, from what the leader knows of their logs and what each of them said."""
     whole = max((each.end_offset for each in ends if each.node_id == log.leader_id), default=log.end_offset)
-    for each in sorted(ends, key=lambda voter: voter.node_id):
-        is_leader = each.node_id == log.leader_id
+    for end in sorted(ends, key=lambda voter: voter.node_id):
+        is_leader = end.node_id == log.leader_id
         is_in_order, text = True, f"leads epoch {log.epoch}: its log was read"
-        behind = None if each.end_offset < 0 else max(0, whole - each.end_offset)
+        behind = None if end.end_offset < 0 else max(0, whole - end.end_offset)
         if not is_leader:
-            is_in_order, said = _said(log, answers.get(each.node_id))
-            text = f"{said}; {_end(each, behind)}; its records were not read"
+            is_in_order, said = _said(log, answers.get(end.node_id))
+            text = f"{said}; {_end(end, behind)}; its records were not read"
         yield VoterReport(
-            node_id=each.node_id,
-            address=addresses.get(each.node_id),
+            node_id=end.node_id,
+            address=addresses.get(end.node_id),
             was_read=is_leader,
             is_in_order=is_in_order,
-            end_offset=each.end_offset,
+            end_offset=end.end_offset,
             behind=behind,
             text=text,
         )

@@ -162,7 +162,7 @@ async function overview(params, signal) {
   const order = h("select", { "aria-label": "Order of the clusters" }, Object.entries(ORDERS).map(([value, text]) => h("option", { value, selected: (params.sort || "hurt") === value }, text)));
   order.addEventListener("change", () => change({ sort: order.value === "hurt" ? undefined : order.value }));
   const button = (text, title, action) => h("button", { type: "button", title, onclick: action }, text);
-  const numbers = Object.entries(fleet.numbers).map(([name, value]) => h("li", {}, h("a", { href: link({ clusters: "clusters", incidents: "incidents", errors: "findings" }[name] || "clusters"), class: name !== "errors" ? null : value ? "bad" : "good" }, h("b", {}, value.toLocaleString("en")), name)));
+  const numbers = Object.entries(fleet.numbers).map(([name, value]) => h("li", {}, h("a", { href: link({ clusters: "clusters", incidents: "incidents", errors: "findings" }[name] || "clusters"), class: name !== "errors" ? null : value ? "critical" : "good" }, h("b", {}, value.toLocaleString("en")), name)));
   const [low, high] = span();
   return [h("h1", {}, "Fleet"), h("p", { class: "moment" }, `${fleet.name}: ${timeText(fleet.fromMs, false)} to ${timeText(fleet.toMs, false)}.`),
     fleet.missing.length > 0 && h("p", { class: "notes" }, `There is no table ${fleet.missing.join(", ")}: what it shows is missing.`),

@@ -9,6 +9,7 @@ function theme(name) {
 
 /** `draw` is called when the times are to be shown in another zone. */
 export function frame(draw) {
+  document.documentElement.dataset.runs = ""; // old.js looks for it
   theme(localStorage.getItem("theme"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(localStorage.getItem("theme")));
   document.getElementById("theme").addEventListener("click", () => {

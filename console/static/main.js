@@ -3,6 +3,7 @@
 import { ask, BASE } from "./api.js";
 import { h, timeText } from "./dom.js";
 import { busySoon, frame } from "./frame.js";
+import { opened, renew } from "./keep.js";
 import { go, here, link, moments } from "./place.js";
 import { copy, save } from "./save.js";
 import * as strip from "./strip.js";
@@ -14,11 +15,13 @@ const VIEWS = {
   groups: views.groups, records: views.records, diff: views.diff, find: views.find, entity: views.entity, record: views.record, search: views.search,
 };
 const NAV = ["overview", "events", ...TABLES, "groups", "records", "diff", "find"];
+const STILL = new Set(["record", "find", "search"]); // these do not depend on the log's end
 const TITLES = { diff: "Difference", find: "Find a moment", acls: "ACLs", "producer-ids": "Producer ids" };
 
 const main = document.getElementById("main");
 let loading = null;
-let again = false;
+let again = null; // how to load when the present load has ended: "view" or "follow"
+let sections = null; // the asking of what the shown view fills later
 let shown = { title: "", command: "", view: null };
 let log = null;
 let lastCritical = null;
@@ -40,9 +43,11 @@ function navigation(view) {
 /** Shows the view of the URL. A view that is overtaken by the next one is dropped; while the handle is dragged, each
  * one is shown and then the newest is asked for. */
 async function load() {
-  if (loading && strip.isDragged()) { again = true; return; }
+  if (loading && strip.isDragged()) { again = "view"; return; }
   loading?.abort();
-  const mine = (loading = new AbortController());
+  sections?.abort();
+  opened.clear();
+  const mine = (loading = sections = new AbortController());
   const { view, params } = here();
   navigation(view);
   const make = VIEWS[view];
@@ -51,11 +56,9 @@ async function load() {
     if (!make) throw new Error(`There is no view ${view}. Choose one above.`);
     const made = await make(params, mine.signal);
     if (mine.signal.aborted) return;
-    shown = { ...made, view };
-    document.title = `${made.title} · metaquorum`;
     const focus = document.activeElement?.id;
     clearTimeout(waiting);
-    main.replaceChildren(...made.nodes.flat(Infinity).filter(Boolean));
+    main.replaceChildren(...nodesOf(made, view));
     waiting = busySoon(main, null);
     if (focus) document.getElementById(focus)?.focus();
     await showMoments(made, params, mine.signal);
@@ -64,12 +67,46 @@ async function load() {
     main.replaceChildren(h("h1", {}, titleOf(view)), h("p", { class: "error" }, error.message));
   } finally {
     clearTimeout(waiting);
-    if (loading === mine) {
-      loading = null;
-      main.removeAttribute("aria-busy");
-      if (again) { again = false; load(); }
-    }
+    if (loading === mine) main.removeAttribute("aria-busy");
+    ended(mine);
   }
+}
+
+/** Shows what a grown log changes in the view. It is asked for as a whole, and replaces only what differs: what was opened,
+ * typed, selected or scrolled to stays. What cannot be asked now is asked when the log has grown again. */
+async function follow() {
+  if (loading) { again ||= "follow"; return; }
+  const { view, params } = here();
+  if (STILL.has(view) || !VIEWS[view] || view !== shown.view) return;
+  const mine = (loading = new AbortController());
+  try {
+    const made = await VIEWS[view](params, mine.signal);
+    const nodes = nodesOf(made, view);
+    const filled = nodes.flatMap((each) => [each, ...(each.querySelectorAll?.("section") ?? [])]).map((each) => each.filled);
+    await Promise.all(filled);
+    if (mine.signal.aborted) return;
+    sections?.abort();
+    sections = mine;
+    renew(main, nodes);
+    await showMoments(made, params, mine.signal);
+  } catch {
+    // the notice says that the server does not answer
+  } finally {
+    ended(mine);
+  }
+}
+
+function nodesOf(made, view) {
+  shown = { ...made, view };
+  document.title = `${made.title} · metaquorum`;
+  return made.nodes.flat(Infinity).filter(Boolean);
+}
+
+function ended(mine) {
+  if (loading !== mine) return;
+  const next = again;
+  loading = again = null;
+  if (next) (next === "view" ? load : follow)();
 }
 
 async function showMoments(made, params, signal) {
@@ -82,7 +119,7 @@ async function showMoments(made, params, signal) {
   if (!signal.aborted) strip.setMoments(at, since);
 }
 
-function follow() {
+function listen() {
   const source = new EventSource(`${BASE}api/stream`);
   let drawn = -1, waiting = null;
   source.onmessage = (message) => {
@@ -94,8 +131,8 @@ function follow() {
       waiting = setTimeout(() => { waiting = null; drawn = log.version; strip.refresh(); }, before ? 700 : 0);
     }
     const hasGrown = before && before.endOffset !== log.endOffset;
-    if (hasGrown && !here().params.at) load();
-    else if (before && before.progress < 1 && log.progress === 1 && (here().view === "events" || main.querySelector("[data-unread]"))) load();
+    if (hasGrown && !here().params.at) follow();
+    else if (before && before.progress < 1 && log.progress === 1 && (here().view === "events" || main.querySelector("[data-unread]"))) follow();
     say(before);
   };
   source.onerror = () => notice("The server does not answer; it is asked again. If it was stopped, start metaquorum console again and open its new URL.");
@@ -142,4 +179,4 @@ strip.build(document.getElementById("strip"));
 addEventListener("hashchange", load);
 if (!location.hash) history.replaceState(null, "", link("overview"));
 load();
-follow();
+listen();

@@ -28,7 +28,7 @@ export function build(footer) {
     speed,
     now: h("span", { class: "now", "aria-live": "off" }),
     since: h("span", { class: "now second" }),
-    progress: h("span", { class: "moment", role: "status" }),
+    progress: h("span", { class: "moment progress", role: "status" }), // over the legend, so that nothing moves when it goes
     play: button("Play", "Play forward (space)", () => play(1), { "aria-pressed": "false" }),
     back: button("Play back", "Play backward", () => play(-1), { "aria-pressed": "false" }),
     end: button("To the end", "Follow the log's end (e)", toEnd),
@@ -158,6 +158,7 @@ function leaders(to, y) {
     if (end <= x && next) return;
     to.append(s("rect", { class: epoch % 2 ? "leader-odd" : "leader-even", x, y, width: Math.max(1, end - x), height: LEADERS },
       s("title", {}, `controller ${leader} leads from record ${offset} on (${timeText(ms)}), epoch ${epoch}`)));
+    if (number) to.append(s("line", { class: "leader-edge", x1: x, x2: x, y1: y, y2: y + LEADERS })); // an epoch may be skipped
     if (end - x > 60) to.append(s("text", { class: "on", x: x + 5, y: y + 12, "pointer-events": "none" }, `${leader} · epoch ${epoch}`.slice(0, Math.floor((end - x) / 6.5))));
   });
 }

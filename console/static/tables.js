@@ -51,7 +51,7 @@ function cell(row, name, number) {
   if (name.endsWith("TimestampMs")) return h("td", { class: "time" }, timeText(value));
   if (name === "leader" && value === -1) return h("td", {}, word("none", "critical"));
   if (name === "leader") return h("td", {}, valueText(value));
-  if (name === "replicas" && Array.isArray(value) && Array.isArray(row.isr)) return h("td", {}, value.map((each, at) => [at ? "," : "", row.isr.includes(each) ? String(each) : h("span", { class: "critical", title: "out of sync" }, `${each}`)]));
+  if (name === "replicas" && Array.isArray(value) && Array.isArray(row.isr)) return h("td", {}, value.map((each, at) => [at ? "," : "", row.isr.includes(each) ? String(each) : h("span", { class: "out", title: "out of sync" }, `${each}`)]));
   if (typeof value === "number") return h("td", { class: "number" }, String(value));
   const text = valueText(value);
   return h("td", { class: text.length > 24 ? "long" : null }, text);
@@ -62,7 +62,7 @@ export function sorter(name, page, params) {
   const isSorted = params.sort === name;
   const descending = isSorted && params.order === "descending";
   const turn = isSorted && !descending ? { sort: name, order: "descending" } : isSorted ? { sort: undefined, order: undefined } : { sort: name, order: undefined };
-  const isNumber = page.rows.length > 0 && typeof page.rows[0][name] === "number" && name !== page.columns[0] && name !== "leader";
+  const isNumber = page.rows.length > 0 && typeof page.rows[0][name] === "number" && name !== page.columns[0] && name !== "leader" && !name.endsWith("Ms");
   return h("th", { scope: "col", class: isNumber ? "number" : null, "aria-sort": isSorted ? (descending ? "descending" : "ascending") : "none" },
     h("button", { type: "button", title: `Sort by ${titleOf(name)}`, onclick: () => change({ ...turn, start: undefined }) }, titleOf(name), isSorted ? (descending ? " ↓" : " ↑") : ""));
 }

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { h, s, spanText, timeText, valueText, withTimes, word } from "./dom.js";
+import { opened } from "./keep.js";
 import { change, entityLink, go, here, link, moments } from "./place.js";
 import { pager, sheet, SIZE, sorter, table } from "./tables.js";
 
@@ -9,6 +10,26 @@ import { pager, sheet, SIZE, sorter, table } from "./tables.js";
 export function recordLink(offset, text = `record ${offset}`) {
   return h("a", { href: link("record", { offset, ...moments(), at: `${offset}+` }) }, text);
 }
+
+const PLACE = /\b(since|at) (\d+)(?: \((\d{4,}-\d\d-\d\dT[\d:.]+Z)\))?(?!\w|[.:]\d| (?:ms|s|min|h|d)\b)/g;
+
+/** A sentence of the tools for a page: times as it writes them and before offsets, which link to their records. */
+function prose(text) {
+  const nodes = [];
+  let end = 0;
+  for (const match of text.matchAll(PLACE)) {
+    const [whole, before, offset, time] = match;
+    const record = recordLink(offset);
+    nodes.push(withTimes(text.slice(end, match.index)), `${before} `, ...(time ? [`${timeText(Date.parse(time))} (`, record, ")"] : [record]));
+    end = match.index + whole.length;
+  }
+  return [...nodes, withTimes(text.slice(end))].filter(Boolean);
+}
+
+/** The headline of `why`; a partition that has no leader is said to have none, as in the tables. */
+const headline = (answer) => [...prose(answer.headline.replace(/^(\S+\.leader is) -1 /, "$1 none ")), ". "];
+
+const linksTo = (text, offset) => [...text.matchAll(PLACE)].some((match) => Number(match[2]) === offset);
 
 export function momentLink(offset, text) {
   const { view, params } = here();
@@ -30,7 +51,7 @@ async function difference(signal, entity) {
   const found = await ask("diff", { from: since, to: at, entity, size: 50 }, signal);
   const more = found.count > found.changes.length ? ` The first ${found.changes.length} are shown.` : "";
   return h("section", { "aria-label": "Difference" },
-    h("h2", {}, `Since offset ${found.from.offset}: ${found.count} ${found.count === 1 ? "entity differs" : "entities differ"}`),
+    h("h2", {}, `Since ${timeText(found.from.timeMs)} (offset ${found.from.offset}): ${found.count} ${found.count === 1 ? "entity differs" : "entities differ"}`),
     found.changes.length ? changesTable(found.changes) : h("p", { class: "empty sheet" }, "Nothing here differs between the two moments."),
     more && h("p", {}, more, h("a", { href: link("diff", { at, since, entity }) }, "All differences")));
 }
@@ -47,14 +68,13 @@ function changesTable(changes) {
 export async function overview(params, signal) {
   const answer = await ask("overview", { at: params.at }, signal);
   const numbers = answer.numbers.map((each) => {
-    const isGood = each.name === "active brokers" ? each.value === each.of && each.of > 0 : each.value === 0;
     const href = link(each.table, { ...moments(), show: each.show });
-    return h("li", {}, h("a", { href, class: isGood ? "good" : "bad" }, h("b", {}, String(each.value)), `${each.name} `, h("span", {}, `of ${each.of}`)));
+    return h("li", {}, h("a", { href, class: each.severity || "good" }, h("b", {}, String(each.value)), `${each.name} `, h("span", {}, `of ${each.of}`)));
   });
   const href = (each) => (each.path === "events" ? link("events", { ...moments(), severity: each.severity, text: "unclean election" })
-    : each.path.includes("/") ? entityLink(each.path) : link("partitions", moments()));
+    : each.path.includes("/") ? entityLink(each.path) : each.path === "broker" ? link("brokers", moments()) : link("partitions", { ...moments(), show: each.show }));
   const problems = answer.problems.map((each) => h("li", {}, word(each.severity, each.severity), " ",
-    h("a", { href: href(each) }, each.text), each.target && whyDetails([each.target, each.also].filter(Boolean), each.at || params.at)));
+    h("a", { href: href(each) }, each.text), each.target && whyDetails([each.target, each.also].filter(Boolean), each.at || params.at, each.text)));
   const unread = answer.progress < 1 ? " The log is still being read: an unclean election may be added." : "";
   return {
     title: "Overview", command: answer.command, moment: answer,
@@ -63,7 +83,7 @@ export async function overview(params, signal) {
       h("p", { class: "moment" }, `${answer.topics} topics, ${answer.partitions} partitions.`),
       await difference(signal, ""),
       h("h2", {}, "What is wrong at this moment"),
-      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, `Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync.${unread} If clients have trouble all the same, look at what was changed last: a setting, an access control entry, a deleted topic.`),
+      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, answer.numbers[0].of === 0 ? "No broker is registered at this moment." : `Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync.${unread} If clients have trouble all the same, look at what was changed last: a setting, an access control entry, a deleted topic.`),
       lastChanges(answer.offset, signal),
     ],
   };
@@ -72,33 +92,49 @@ export async function overview(params, signal) {
 /** The newest events before the offset where the state is: what somebody changed is no fault, and still the cause of one. Filled when it is read. */
 function lastChanges(end, signal) {
   const made = h("section", { "aria-label": "Last changes", "aria-busy": "true" }, h("h2", {}, "Last changes up to this moment"), h("p", { class: "empty sheet" }, "Reading the log…"));
-  ask("events", { severity: "info", to: end, size: CHANGES, order: "descending" }, signal).then((answer) => {
+  made.filled = ask("events", { severity: "info", to: end, size: CHANGES, order: "descending" }, signal).then((answer) => {
     const empty = answer.progress < 1 ? "None so far; the log is still being read." : "The log has no event up to this moment.";
     made.toggleAttribute("data-unread", answer.progress < 1);
     made.lastChild.replaceWith(sheet(`the newest ${Math.min(CHANGES, answer.count)} of ${answer.count} events`, EVENT_COLUMNS, answer.events.map(eventCells), empty));
-    made.append(h("p", {}, h("a", { href: link("events", { ...moments(), severity: "info", order: "descending" }) }, "All events")));
+    made.append(h("p", {}, h("a", { href: link("events", { ...moments(), severity: "info" }) }, "All events")));
   }).catch((error) => (error.name === "AbortError" ? null : made.lastChild.replaceWith(h("p", { class: "empty sheet" }, error.message))))
     .finally(() => made.removeAttribute("aria-busy"));
   return made;
 }
 
-/** `why` of one or two things at a moment, asked when it is opened. */
-function whyDetails(targets, at) {
+/** `why` of one or two things at a moment, asked when it is opened. While it is open, a line that is renewed shows the
+ * answer again; if its text has changed, the records are read again. */
+function whyDetails(targets, at, line) {
+  const name = JSON.stringify([targets, at]);
   const body = h("p", { class: "why", hidden: true }, "Reading the records…");
   const button = h("button", { type: "button", class: "plain", "aria-expanded": "false" }, "why?");
-  button.addEventListener("click", async () => {
-    body.hidden = !body.hidden;
-    button.setAttribute("aria-expanded", String(!body.hidden));
-    if (body.dataset.done) return;
-    body.dataset.done = "1";
+  const show = (isOpen) => {
+    body.hidden = !isOpen;
+    button.setAttribute("aria-expanded", String(isOpen));
+  };
+  const read = async () => {
+    const said = { line, nodes: opened.get(name)?.nodes };
+    opened.set(name, said);
     try {
       const answers = await Promise.all(targets.map((target) => ask("why", { target, at, last: 1 })));
-      body.replaceChildren(...answers.flatMap((found, number) => [number ? h("br", {}) : "", `${withTimes(found.headline)}. `,
-        found.askedBy ? `${found.askedByText[0].toUpperCase()}${found.askedByText.slice(1)}. ` : "", ...found.records.map((each) => recordLink(each.offset, `See record ${each.offset}`))]));
+      said.nodes = () => answers.flatMap((found, number) => [number ? h("br", {}) : "", ...headline(found),
+        ...(found.askedBy ? prose(`${found.askedByText[0].toUpperCase()}${found.askedByText.slice(1)}.`) : [])]);
     } catch (error) {
-      body.textContent = error.message;
+      said.nodes = () => [error.message];
     }
+    body.replaceChildren(...said.nodes());
+  };
+  button.addEventListener("click", () => {
+    show(body.hidden);
+    if (body.hidden) opened.delete(name);
+    else read();
   });
+  const before = opened.get(name);
+  if (before) {
+    show(true);
+    if (before.nodes) body.replaceChildren(...before.nodes());
+    if (before.line !== line) read();
+  }
   return [" ", button, body];
 }
 
@@ -167,10 +203,18 @@ export async function entity(params, signal) {
 }
 
 function fields(each) {
-  const rows = Object.entries(each.fields).map(([name, value]) => [name, h("td", { class: "long" }, valueText(value))]);
+  const rows = Object.entries(each.fields).map(([name, value]) => [name, h("td", { class: "long" }, lines(value))]);
   const made = sheet(each.path, ["field", "value"], rows, "It has no fields.");
   made.classList.add("fields");
   return made;
+}
+
+/** A value in a cell of its own: of an object, a line for each member. */
+function lines(value) {
+  const isObject = (one) => typeof one === "object" && one !== null && !Array.isArray(one);
+  if (!isObject(value) || !Object.keys(value).length) return valueText(value);
+  const member = (one) => (isObject(one) ? Object.entries(one).map(([name, inner]) => `${name} ${valueText(inner)}`).join(", ") : valueText(one));
+  return Object.entries(value).map(([name, one]) => h("div", {}, `${name}: ${member(one)}`));
 }
 
 /** Partitions × brokers of a topic. */
@@ -194,7 +238,7 @@ function heat(answer) {
 function story(path, params, signal, isOnDemand) {
   const section = (title, view, more, shown) => {
     const made = h("section", { "aria-busy": "true" }, h("h2", {}, title), h("p", { class: "empty sheet" }, "Reading the log…"));
-    ask(view, { target: path, at: params.at, ...more }, signal).then(shown, (error) => (error.name === "AbortError" ? null : h("p", { class: "empty sheet" }, error.message))).then((nodes) => {
+    made.filled = ask(view, { target: path, at: params.at, ...more }, signal).then(shown, (error) => (error.name === "AbortError" ? null : h("p", { class: "empty sheet" }, error.message))).then((nodes) => {
       if (nodes === null) return;
       made.replaceChildren(h("h2", {}, title), ...[nodes].flat(Infinity).filter(Boolean));
       made.removeAttribute("aria-busy");
@@ -203,20 +247,19 @@ function story(path, params, signal, isOnDemand) {
   };
   const why = () => section("Why", "why", { last: 20 }, chain);
   const past = section("History", "history", {}, spans);
-  if (!isOnDemand) return [why(), past];
+  if (!isOnDemand || opened.has(path)) return [why(), past];
   // A topic's chain has the records of all its partitions; of a large log, that is read only when it is wanted.
   const offer = h("section", {}, h("h2", {}, "Why"), h("p", {}, "A partition's page says why it is as it is. ",
-    h("button", { type: "button", onclick: () => offer.replaceWith(why()) }, "Read the records of all its partitions")));
+    h("button", { type: "button", onclick: () => { opened.set(path, {}); offer.replaceWith(why()); } }, "Read the records of all its partitions")));
   return [offer, past];
 }
 
 function chain(answer) {
-  const headline = withTimes(answer.headline);
-  if (!answer.records.length) return h("p", { class: "empty sheet" }, `${headline}.`);
-  return [h("p", {}, `${headline}.`), answer.askedByText && h("p", { class: "moment" }, `${answer.askedByText}.`), h("ol", { class: "chain" }, answer.records.map((each) => h("li", {},
+  if (!answer.records.length) return h("p", { class: "empty sheet" }, ...headline(answer));
+  return [h("p", {}, ...headline(answer)), answer.askedByText && h("p", { class: "moment" }, ...prose(`${answer.askedByText}.`)), h("ol", { class: "chain" }, answer.records.map((each) => h("li", {},
     recordLink(each.offset), ` ${timeText(each.createTime)} ${each.type} `,
     h("span", { class: "mono" }, each.changes.map((one) => (one.before === null ? `${one.field} ${valueText(one.after)}` : `${one.field} ${valueText(one.before)} → ${valueText(one.after)}`)).join(", ")),
-    each.causes.map((cause) => h("p", { class: "cause" }, `${cause.rule}: ${withTimes(cause.text)} `, cause.offset !== null && recordLink(cause.offset, `(record ${cause.offset})`)))))),
+    each.causes.map((cause) => h("p", { class: "cause" }, `${cause.rule}: `, ...prose(cause.text), cause.offset !== null && !linksTo(cause.text, cause.offset) && [" (", recordLink(cause.offset), ")"]))))),
     answer.earlierRecords ? h("p", { class: "moment" }, `${answer.earlierRecords} earlier records are not shown.`) : null,
     answer.uncovered.map((each) => h("p", { class: "notes" }, each.text))];
 }
@@ -231,7 +274,7 @@ function spans(answer) {
       return s("rect", { x, y: 3, height: 20, width: Math.max(1.5, end - x), class: each.toTime === null ? "now" : null }, s("title", {}, `${timeText(each.fromTime)}: ${valueText(each.fields)}`));
     }));
   const isOne = rows.every((each) => each.entity === rows[0].entity);
-  return [isOne && spark, sheet(`${rows.length} states, the newest first`, [...(isOne ? [] : ["entity"]), "from", "for", "by", "state"], rows.map((each) => [
+  return [isOne && spark, sheet(rows.length === 1 ? "1 state" : `${rows.length} states, the newest first`, [...(isOne ? [] : ["entity"]), "from", "for", "by", "state"], rows.map((each) => [
     ...(isOne ? [] : [h("a", { href: entityLink(each.entity) }, each.entity)]),
     h("td", { class: "time" }, momentLink(each.fromOffset, timeText(each.fromTime))), each.toTime === null ? "still" : spanText(each.toTime - each.fromTime),
     each.cause ? recordLink(each.cause.offset, String(each.cause.offset)) : "before", h("td", { class: "long" }, Object.entries(each.fields).map(([name, value]) => `${name}=${valueText(value)}`).join(" ")),
@@ -254,7 +297,7 @@ const EVENT_COLUMNS = ["time", "severity", "kind", "what happened", "entity", "r
 function eventCells(each) {
   return [
     h("td", { class: "time" }, momentLink(each.offset, timeText(each.createTime))), word(each.severity, each.severity), each.kind,
-    h("td", { class: "long" }, withTimes(each.text), each.rule ? ` [${each.rule}]` : "", each.askedBy && (each.askedBy.request || each.askedBy.rule !== each.rule) ? ` (${askedText(each.askedBy)})` : ""),
+    h("td", { class: "long" }, h("span", {}, ...prose(each.text), each.rule ? ` [${each.rule}]` : "", each.askedBy && (each.askedBy.request || each.askedBy.rule !== each.rule) ? ` (${askedText(each.askedBy)})` : "")),
     h("td", { class: "name" }, aboutLinks(each)), recordLink(each.offset, String(each.offset)),
   ];
 }
@@ -266,14 +309,17 @@ function aboutLinks(each) {
 }
 
 export async function events(params, signal) {
-  const start = Number(params.start || 0), severity = params.severity || "warning";
-  const answer = await ask("events", { text: params.text, show: params.entity, severity, from: params.since, to: params.since ? params.at : undefined, start, size: 100, order: params.order }, signal);
+  const start = Number(params.start || 0), severity = params.severity || "warning", order = params.order || "descending";
+  const answer = await ask("events", { text: params.text, show: params.entity, severity, from: params.since, to: params.since ? params.at : undefined, start, size: 100, order }, signal);
   const choose = selectOf("severity", "Severity", [["critical", "critical"], ["warning", "warning and above"], ["info", "info and above"]], severity);
   choose.addEventListener("change", () => change({ severity: choose.value, start: undefined }));
   const text = h("input", { type: "search", value: params.text || "", placeholder: "Filter", "aria-label": "Filter events" });
   text.addEventListener("change", () => change({ text: text.value || undefined, start: undefined }));
   const about = h("input", { value: params.entity || "", placeholder: "About: topic/orders, broker/3", "aria-label": "Only about this entity" });
   about.addEventListener("change", () => change({ entity: about.value || undefined, start: undefined }));
+  const isNewest = order === "descending";
+  const byTime = h("th", { scope: "col", "aria-sort": order }, h("button", { type: "button", title: isNewest ? "Show the oldest first" : "Show the newest first",
+    onclick: () => change({ order: isNewest ? "ascending" : undefined, start: undefined }) }, EVENT_COLUMNS[0], isNewest ? " ↓" : " ↑"));
   const between = params.since ? " between the two moments" : "";
   const empty = answer.progress < 1 ? "None so far; the log is still being read." : [`No event of this severity${between}. `, severity !== "info" && h("a", { href: link("events", { ...params, severity: "info", start: undefined }) }, "Show info and above"), severity !== "info" && ", which has what was changed: settings, access control entries, topics."].filter(Boolean);
   return {
@@ -282,7 +328,7 @@ export async function events(params, signal) {
       answer.count > 100 && [h("button", { type: "button", disabled: !start, onclick: () => change({ start: start > 100 ? String(start - 100) : undefined }) }, "Previous page"),
         h("button", { type: "button", disabled: start + 100 >= answer.count, onclick: () => change({ start: String(start + 100) }) }, "Next page")],
       h("span", { class: "count" }, answer.progress < 1 ? `read ${Math.floor(100 * answer.progress)} % of the log` : "")),
-    sheet(`${answer.count} events`, EVENT_COLUMNS, answer.events.map(eventCells), empty)],
+    sheet(`${answer.count} events`, [byTime, ...EVENT_COLUMNS.slice(1)], answer.events.map(eventCells), empty)],
   };
 }
 

@@ -35,8 +35,8 @@ from metaquorum.metadata.replay import OpenTransaction, ReplayState, replay_reco
 EXPIRIES_PER_STEP_MAX = 100
 """Sessions that one step may expire; their work is sliced further."""
 
-PENDING_BATCHES_MAX = 16
-"""Work in slices waits while this many batches are uncommitted."""
+PENDING_APPENDS_MAX = 16
+"""Work in slices waits while this many appends are uncommitted: its own slices, and the round of requests."""
 
 FIRST_STEPS = (
     Step.END_TRANSACTION,
@@ -228,7 +228,7 @@ class Steps:
     def _may_slice(self) -> bool:
         """Whether there is work, and commits keep up with what was written: slices must not outrun the
         quorum."""
-        return bool(self._state.work) and len(self._state.ledger.pending) < PENDING_BATCHES_MAX
+        return bool(self._state.work) and self._state.ledger.appends_waiting < PENDING_APPENDS_MAX
 
     def _no_op(self, now_ms: int) -> Outcome:
         """Keeps the log moving when nothing happens (KIP-835). Observers need not be woken for it."""

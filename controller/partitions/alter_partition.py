@@ -9,8 +9,7 @@ from __future__ import annotations
 from metaquorum.controller.partitions.partition_change import Rules, Target, build_change, is_recovering
 from metaquorum.controller.result import ControllerResult, epoch_refusal
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.features import LEVEL_DIRECTORIES
-from metaquorum.metadata.image import RECOVERED, RECOVERING, UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.image import RECOVERED, RECOVERING, MetadataImage, PartitionInfo
 from metaquorum.metadata.meanings import merge_change
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.requests.partitions import (
@@ -185,11 +184,10 @@ def _ineligible(isr: tuple[IsrMember, ...], partition: PartitionInfo, rules: Rul
             reason = f"has epoch {known.epoch}, not {member.broker_epoch}: it was restarted"
         else:
             directory = partition.directory_of(member.broker_id)
-            joins = member.broker_id not in partition.isr
+            # One that is not reported is accepted: Kafka's brokers never report that of a replica which a
+            # reassignment adds. Ours fetch only after their report.
             if directory is not None and not rules.accepts(member.broker_id, directory):
                 reason = "has its replica in an offline directory"
-            elif joins and directory == UNASSIGNED and rules.metadata_version >= LEVEL_DIRECTORIES:
-                reason = "has not reported the directory of its replica"
         if reason is not None:
             text = f"broker {member.broker_id} of the new ISR {reason}: leave it out"
             return ErrorCode.INELIGIBLE_REPLICA, text

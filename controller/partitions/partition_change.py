@@ -214,8 +214,7 @@ class _Draft:
 
     def _may_recover(self, replica: int) -> bool:
         """Whether it may lead without being in sync. A replica without a directory has no data at all, and
-        all others would be truncated to that; it neither leads nor joins before it is assigned (S3.6), and
-        the assignment looks for a leader again."""
+        all others would be truncated to that; the assignment looks for a leader again (S3.6)."""
         nowhere = self.directories.get(replica, UNASSIGNED) == UNASSIGNED
         is_known = self.rules.metadata_version >= LEVEL_DIRECTORIES
         return self._accepts(replica) and not (nowhere and is_known)

@@ -7,6 +7,7 @@ does not look at is refused as a whole, so that the broker finds the active one.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
@@ -19,7 +20,7 @@ from metaquorum.clients.quorum.admin import NOT_LOOKED_AT
 from metaquorum.controller.server.forwarding_service import ForwardedCaller, KafkaCalls
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.forwarded.direct import NotTheLeader
-from metaquorum.listeners.forwarded.table import FORWARDED, Forwarded
+from metaquorum.listeners.forwarded.table import FORWARDED, VOTER_CHANGES, Forwarded
 from metaquorum.listeners.long_work import LongWork
 from metaquorum.listeners.services import Client, Offered, at_once
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -32,6 +33,9 @@ from metaquorum.wire.table import API_BY_NAME, APIS
 
 Ask = Callable[[Mutator, ControllerRequest], Awaitable[ControllerResponse | ApiError]]
 
+ASKS_OTHERS = frozenset({"UpdateFeatures", *VOTER_CHANGES})
+"""APIs for which a controller may ask what other voters support, with a time limit."""
+
 _ELSEWHERE = frozenset({ErrorCode.NOT_CONTROLLER})
 _WHOLE: ContextVar[frozenset[ErrorCode]] = ContextVar("whole", default=_ELSEWHERE)
 """Refusals of the inner request that are the envelope's."""
@@ -39,15 +43,18 @@ _WHOLE: ContextVar[frozenset[ErrorCode]] = ContextVar("whole", default=_ELSEWHER
 _log = logging.getLogger(__name__)
 
 
-def asked(api: Forwarded, calls: KafkaCalls, ask: Ask | None = None, *, often: bool = False) -> Offered:
-    """An API of a listener that the active controller answers; `ask` as in `KafkaCalls.answer`. `often`: it
-    has no task."""
+def asked(api: Forwarded, calls: KafkaCalls, ask: Ask | None = None, *, asks_others: bool = False) -> Offered:
+    """An API of a listener that the active controller answers; `ask` as in `KafkaCalls.answer`. Without a
+    task, unless it asks other nodes, too."""
 
-    async def handle(request: codec.Request, client: Client) -> Any:
+    async def answer(request: codec.Request, client: Client) -> Any:
         caller = ForwardedCaller(principal=client.principal, address=client.address, by_token=client.by_token)
         return await calls.answer(api, request, caller, ask)
 
-    return Offered(api.min_version, api.max_version, at_once(handle) if often else handle)
+    def in_a_task(request: codec.Request, client: Client) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(answer(request, client))
+
+    return Offered(api.min_version, api.max_version, in_a_task if asks_others else at_once(answer))
 
 
 class Envelopes:
@@ -56,12 +63,16 @@ class Envelopes:
     def __init__(self, calls: KafkaCalls, rights: Rights) -> None:
         self._calls = calls
         self._work = LongWork()
-        inside = {name: asked(api, calls, self._ask) for name, api in FORWARDED.items()}
+        inside = {
+            name: asked(api, calls, self._ask, asks_others=name in ASKS_OTHERS)
+            for name, api in FORWARDED.items()
+        }
         self._inside = {API_BY_NAME[name].key: offered for name, offered in guarded(inside, rights).items()}
 
     async def _ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:
+        whole = _WHOLE.get()
         answer = await self._calls.ask(mutator, request)
-        if isinstance(answer, ApiError) and answer.code in _WHOLE.get():
+        if isinstance(answer, ApiError) and answer.code in whole:
             raise NotTheLeader(answer)
         return answer
 

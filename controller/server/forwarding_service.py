@@ -83,9 +83,22 @@ class KafkaCalls:
     ) -> Any:
         """The body of the response. `ask` replaces the way to the controller's decisions."""
         header = asked.header
+        way = partial(ask or self.ask, _mutator(header, caller.principal, api.strict_from))
+        cause = BatchCause(
+            request=APIS[header.api_key].name,
+            principal=caller.principal,
+            client_id=header.client_id,
+            address=caller.address,
+            broker_id=None if caller.node_id == NO_BROKER else caller.node_id,
+        )
+
+        def asking(request: ControllerRequest) -> Awaitable[ControllerResponse | ApiError]:
+            CALLER.set(cause)  # each time: what has no task goes on in the context of what it waited for
+            return way(request)
+
         call = Call(
             version=header.version,
-            ask=partial(ask or self.ask, _mutator(header, caller.principal, api.strict_from)),
+            ask=asking,
             node_id=caller.node_id,
             wall_ms=self._wall_ms(),
             image=self.image(),
@@ -94,15 +107,6 @@ class KafkaCalls:
             by_token=caller.by_token,
             new_topics=self._new_topics,
             token_hmac=self._token_hmac,
-        )
-        CALLER.set(
-            BatchCause(
-                request=APIS[header.api_key].name,
-                principal=caller.principal,
-                client_id=header.client_id,
-                address=caller.address,
-                broker_id=None if caller.node_id == NO_BROKER else caller.node_id,
-            )
         )
         if names_too_many(api, asked.body):
 

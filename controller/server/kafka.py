@@ -13,7 +13,7 @@ from typing import Any
 
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
-from metaquorum.controller.server.envelopes import Envelopes, asked
+from metaquorum.controller.server.envelopes import ASKS_OTHERS, Envelopes, asked
 from metaquorum.controller.server.forwarding_service import KafkaCalls
 from metaquorum.controller.server.raft_requests import RaftRequests, listens_at
 from metaquorum.listeners.access.guard import Rights, guarded
@@ -26,7 +26,7 @@ from metaquorum.listeners.forwarded.describe import (
 )
 from metaquorum.listeners.forwarded.direct import DIRECT, MISMATCHED
 from metaquorum.listeners.forwarded.table import ASKED_BY_NODES, FORWARDED, VOTER_CHANGES
-from metaquorum.listeners.services import Client, Offered, Services, features_of
+from metaquorum.listeners.services import Client, Offered, Services, at_once, features_of
 from metaquorum.listeners.slices import sliced
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import CONTROLLERS
@@ -59,10 +59,11 @@ def controller_services(
     }
     rights = Rights(authorizer=new_authorizer(config.values), image=image, checks=CHECKS_OF_CONTROLLERS)
     offered = {
-        **{name: asked(api, calls) for name, api in FORWARDED.items()},
-        **{name: asked(api, calls) for name, api in VOTER_CHANGES.items()},
-        **{name: asked(api, calls, often=True) for name, api in ASKED_BY_NODES.items()},
-        "Envelope": Offered(0, 0, Envelopes(calls, rights).answer),
+        **{
+            name: asked(api, calls, asks_others=name in ASKS_OTHERS)
+            for name, api in (FORWARDED | VOTER_CHANGES | ASKED_BY_NODES).items()
+        },
+        "Envelope": Offered(0, 0, at_once(Envelopes(calls, rights).answer)),
         **{
             name: Offered(DIRECT[name].min_version, DIRECT[name].max_version, handle)
             for name, handle in described.items()

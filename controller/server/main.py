@@ -180,7 +180,6 @@ class ControllerRole:
             hear=self._hear,
             service=service,
             client=None if way is None else partial(_by_kafka, process, way),
-            load=lambda: len(self._requests),
         )
         self._requests = WaitingRequests(
             process.driver.submit, process.clock, None if process.stats is None else process.stats.requests

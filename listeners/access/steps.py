@@ -7,7 +7,6 @@ request and response.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import GROUP_RESOURCE, MetadataImage
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
+from metaquorum.network.deferred import pause
 from metaquorum.observability.authorizer_log import note_decision
 from metaquorum.wire.codec import FEW_VALUES
 from metaquorum.wire.schema import StructSchema
@@ -57,7 +57,7 @@ async def with_pauses(work: Pauses) -> Any:
             next(work)
         except StopIteration as end:
             return end.value
-        await asyncio.sleep(0)
+        await pause()
 
 
 class AccessAsked(msgspec.Struct, frozen=True, kw_only=True):

@@ -263,9 +263,9 @@ def _plan(
     """Where each topic's partitions will be; None if a topic is unknown or a partition exists twice."""
     by_id = builder.topics.by_id
     planned: dict[bytes, tuple[Run, ...]] = {}
-    for topic_id, first, count, place in parts:
+    for topic_id, first, count, first_row in parts:
         if topic_id in created:
-            if created[topic_id] > int(rows.records[place : place + count].min()):
+            if created[topic_id] > int(rows.records[first_row : first_row + count].min()):
                 return None
             runs = planned.get(topic_id, ())
         else:
@@ -273,7 +273,7 @@ def _plan(
             if entry is None:
                 return None
             runs = planned.get(topic_id, entry.runs)
-        extended = with_run(runs, (first, count, _UNPLACED + place))
+        extended = with_run(runs, (first, count, _UNPLACED + first_row))
         if extended is None:
             return None
         planned[topic_id] = extended
@@ -300,13 +300,13 @@ def _store(builder: ImageBuilder, rows: PartitionRows, parts: list[TopicPart]) -
     slots = []
     entry: TopicEntry | None = None
     runs: tuple[Run, ...] = ()
-    for topic_id, first, size, place in parts:
+    for topic_id, first, size, first_row in parts:
         if entry is None or entry.info.topic_id != topic_id:
             if entry is not None:
                 topics.by_id.put(entry.info.topic_id, TopicEntry(entry.info, entry.slot, runs))
             entry = topics.by_id[topic_id]
             runs = entry.runs
-        extended = with_run(runs, (first, size, start + place))
+        extended = with_run(runs, (first, size, start + first_row))
         if extended is None:
             raise RuntimeError("a partition was stored twice although the check said that it is new")
         runs = extended
@@ -357,12 +357,12 @@ def apply_changes(
     """Applies a segment of changes; False, with nothing applied, if it is unusual."""
     is_change = frames.keys[records] == API_KEY
     groups, odd = decode_changes(frames, records[is_change])
-    found = merged(builder, groups)
+    versions = merged(builder, groups)
     odd_rows = _odd_rows(builder, frames, odd)
-    if found is None or odd_rows is None or (len(odd_rows) and np.isin(odd_rows, found.rows).any()):
+    if versions is None or odd_rows is None or (len(odd_rows) and np.isin(odd_rows, versions.rows).any()):
         return False
     one_by_one(np.sort(np.concatenate([records[~is_change], odd])))
-    store(builder, found)
+    store(builder, versions)
     return True
 
 
@@ -427,11 +427,11 @@ def merged(builder: ImageBuilder, groups: list[ChangeRows]) -> Versions | None:
     """The versions that result from the groups; None if a partition does not exist, or if its number of
     replicas differs from that of a change's directories."""
     own = [rows_of(builder, group.topics, group.indexes) for group in groups]
-    known = [rows for rows in own if rows is not None]
-    if len(known) != len(own):
+    group_rows = [rows for rows in own if rows is not None]
+    if len(group_rows) != len(own):
         return None
     columns = builder.topics.columns
-    rows = np.concatenate([*known, np.empty(0, dtype=np.int64)])
+    rows = np.concatenate([*group_rows, np.empty(0, dtype=np.int64)])
     records = np.concatenate([*(group.records for group in groups), np.empty(0, dtype=np.int64)])
     place_of = None
     if (rows[1:] <= rows[:-1]).any():
@@ -453,11 +453,11 @@ def merged(builder: ImageBuilder, groups: list[ChangeRows]) -> Versions | None:
     base = rows_block(columns, touched, width, isr_width)
     merge = _Merge(base, first, width)
     low = 0
-    for group, rows_of_group in zip(groups, known, strict=True):
-        at = slice(low, low + len(rows_of_group))
-        if not merge.take(builder, group, at if place_of is None else place_of[at]):
+    for group, rows_of_group in zip(groups, group_rows, strict=True):
+        span = slice(low, low + len(rows_of_group))
+        if not merge.take(builder, group, span if place_of is None else place_of[span]):
             return None
-        low = at.stop
+        low = span.stop
     merge.finish()
     return Versions(records, rows, first, base, merge.after, width, isr_width)
 

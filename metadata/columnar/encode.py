@@ -59,16 +59,16 @@ def encode_records(values: dict[int, bytes], rows: PartitionRowsToWrite, version
     count = len(values) + len(rows.places)
     framed = {place: framed_value(place, value) for place, value in values.items()}
     sizes = np.zeros(count, dtype=np.int64)
-    for place, record in framed.items():
-        sizes[place] = len(record)
+    for number, record in framed.items():
+        sizes[number] = len(record)
     groups = _groups(rows, version)
     for where, template, _ in groups:
         sizes[rows.places[where]] = len(template)
     ends = np.cumsum(sizes)
     starts = ends - sizes
     out = np.empty(int(ends[-1]), dtype=np.uint8)
-    for place, record in framed.items():
-        start = int(starts[place])
+    for number, record in framed.items():
+        start = int(starts[number])
         out[start : start + len(record)] = np.frombuffer(record, dtype=np.uint8)
     for where, template, value_at in groups:
         _scatter(out, starts[rows.places[where]], _fill(rows, where, template, value_at, version))
@@ -143,12 +143,12 @@ def put_places(out: npt.NDArray[np.uint8], places: Places) -> None:
     length_width = 1
     while out[0, length_width - 1] & 0x80:
         length_width += 1
-    at = length_width + 2
+    delta_start = length_width + 2
     zigzag = places << 1
     width = len(encode_varint(int(places[0])))
     for byte in range(width):
         more = 0x80 if byte < width - 1 else 0
-        out[:, at + byte] = zigzag >> 7 * byte & 0x7F | more
+        out[:, delta_start + byte] = zigzag >> 7 * byte & 0x7F | more
 
 
 def _scatter(out: npt.NDArray[np.uint8], starts: Places, records: npt.NDArray[np.uint8]) -> None:
@@ -197,15 +197,15 @@ def change_values(rows: ChangedRows, version: int) -> Bytes:
         "index": (np.dtype(">i4"), FRAME_BYTES),
         "topic": (np.dtype((np.uint64, (2,))), FRAME_BYTES + 4),
     }
-    at = FRAME_BYTES + 4 + 16 + 1
+    tags_start = FRAME_BYTES + 4 + 16 + 1
     if rows.isr is not None:
         n_isr = rows.isr.shape[1]
         if not 0 < n_isr <= ISR_MAX:
             raise ValueError(f"an ISR of {n_isr} members is unusual: encode such records one by one")
-        fields["isr"] = (np.dtype((">i4", (n_isr,))), at + 3)
+        fields["isr"] = (np.dtype((">i4", (n_isr,))), tags_start + 3)
         body += bytes((_ISR_TAG, 1 + 4 * n_isr, n_isr + 1)) + bytes(4 * n_isr)
     if rows.leader is not None:
-        fields["leader"] = (np.dtype(">i4"), at + len(body) + 2)
+        fields["leader"] = (np.dtype(">i4"), tags_start + len(body) + 2)
         body += bytes((_LEADER_TAG, 4)) + bytes(4)
     tags = (rows.isr is not None) + (rows.leader is not None)
     template = (
@@ -240,14 +240,14 @@ def framed(values: Bytes, first_place: int) -> bytes:
     count, length = values.shape
     low, pieces = 0, []
     while low < count:
-        place = first_place + low
-        width = len(encode_varint(place))
+        number = first_place + low
+        width = len(encode_varint(number))
         high = min(count, (1 << 7 * width - 1) - first_place)
-        head = b"\0\0" + encode_varint(place) + b"\x01" + encode_varint(length)
+        head = b"\0\0" + encode_varint(number) + b"\x01" + encode_varint(length)
         head = encode_varint(len(head) + length + 1) + head
         out = np.zeros((high - low, len(head) + length + 1), dtype=np.uint8)
         out[:, : len(head)] = np.frombuffer(head, dtype=np.uint8)
-        put_places(out, np.arange(place, first_place + high, dtype=np.int64))
+        put_places(out, np.arange(number, first_place + high, dtype=np.int64))
         out[:, len(head) : -1] = values[low:high]
         pieces.append(out.tobytes())
         low = high
@@ -328,11 +328,11 @@ class NewPartitionRows:
         raw = b"" if rows.directories is None else rows.directories.tobytes()
         ids = [raw[at : at + 16] for at in range(0, len(raw), 16)]
         made: list[Record] = []
-        for at, (index, replicas) in enumerate(
+        for row, (index, replicas) in enumerate(
             zip(rows.indexes.tolist(), rows.replicas.tolist(), strict=True)
         ):
             held = tuple(replicas)
-            directories = tuple(ids[at * width : (at + 1) * width])
+            directories = tuple(ids[row * width : (row + 1) * width])
             made.append(
                 PartitionRecord(
                     partition_id=index,
@@ -396,16 +396,16 @@ class RecordPieces(Sequence[Record]):
         """The records section of the batch that holds them. Raises ValueError for a FeatureLevelRecord, which
         may change the level for the other records."""
         parts: list[bytes] = []
-        place = 0
+        count = 0
         for piece in self.pieces:
             if isinstance(piece, Bulk):
-                parts.append(piece.framed(place, metadata_version))
-                place += len(piece)
+                parts.append(piece.framed(count, metadata_version))
+                count += len(piece)
                 continue
             if isinstance(piece, FeatureLevelRecord):
                 raise ValueError("a feature level cannot be written together with bulks of partitions")
-            parts.append(framed_value(place, encode(piece, write_version(piece, metadata_version))))
-            place += 1
+            parts.append(framed_value(count, encode(piece, write_version(piece, metadata_version))))
+            count += 1
         return b"".join(parts)
 
 

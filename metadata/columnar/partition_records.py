@@ -226,23 +226,23 @@ def _shape_of(frames: Frames, record: int) -> _Shape:
         "topic": (np.dtype((np.uint64, (2,))), FRAME_BYTES + 4),
     }
     usual = value[2] <= _LAST_CHANGE_VERSION and length > _TAG_COUNT
-    at, last_tag = _TAG_COUNT + 1, -1
+    position, last_tag = _TAG_COUNT + 1, -1
     for _ in range(value[_TAG_COUNT] if usual else 0):
-        field = _tagged(value, at)
+        field = _tagged(value, position)
         if field is None:
             usual = False
             break
         name, kind, places_in, after = field
         places += places_in
-        if value[at] <= last_tag:
+        if value[position] <= last_tag:
             usual = False  # not ascending: left to the record decoder
-        last_tag = value[at]
+        last_tag = value[position]
         if kind is not None:
             fields[name] = kind
-        at = after
+        position = after
     places = [place for place in places if place < length]
     dtype = None
-    if usual and at == length:
+    if usual and position == length:
         dtype = np.dtype(
             {
                 "names": list(fields),

@@ -112,20 +112,20 @@ def _record_starts(data: bytes, firsts: list[int], counts: list[int], ends: list
     starts: list[int] = []
     add = starts.append
     for first, count, end in zip(firsts, counts, ends, strict=True):
-        at = first
+        position = first
         for _ in range(count):
-            if at >= end:
+            if position >= end:
                 return None
-            add(at)
-            size = data[at]
+            add(position)
+            size = data[position]
             if size < 0x80:
-                at += 1 + (size >> 1)
+                position += 1 + (size >> 1)
                 continue
-            second = data[at + 1]
+            second = data[position + 1]
             if second < 0x80:
-                at += 2 + ((size & 0x7F | second << 7) >> 1)
+                position += 2 + ((size & 0x7F | second << 7) >> 1)
             else:
-                at += 3 + ((size & 0x7F | (second & 0x7F) << 7 | data[at + 2] << 14) >> 1)
-        if at != end:
+                position += 3 + ((size & 0x7F | (second & 0x7F) << 7 | data[position + 2] << 14) >> 1)
+        if position != end:
             return None
     return starts

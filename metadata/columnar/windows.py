@@ -98,12 +98,12 @@ def read_window(batches: Sequence[RecordBatch]) -> BatchWindow | None:
             low += len(batch.data)
             bounds.append(len(starts))
         ends = np.array(bounds, dtype=np.int64)
-        at = np.array(starts, dtype=np.int64)
-        after = np.append(at[1:], low)
+        record_starts_at = np.array(starts, dtype=np.int64)
+        after = np.append(record_starts_at[1:], low)
         after[ends - 1] = np.cumsum([len(batch.data) for batch in batches])
         counts = np.diff(ends, prepend=0)
-        deltas = np.arange(len(at), dtype=np.int64) - np.repeat(ends - counts, counts)
-        frames = frames_at(data, octets, at, after, deltas)
+        deltas = np.arange(len(record_starts_at), dtype=np.int64) - np.repeat(ends - counts, counts)
+        frames = frames_at(data, octets, record_starts_at, after, deltas)
     except (IndexError, BatchError):
         return None
     return None if frames is None else BatchWindow(batches, frames, ends)
@@ -111,7 +111,7 @@ def read_window(batches: Sequence[RecordBatch]) -> BatchWindow | None:
 
 def _add_starts(starts: list[int], data: bytes, octets: Any, low: int, batch: RecordBatch) -> bool:
     """Adds the starts of the records of the batch at `low`; False if they do not fill it exactly."""
-    at, count, end = low + HEADER_BYTES, batch.header.records_count, low + len(batch.data)
+    position, count, end = low + HEADER_BYTES, batch.header.records_count, low + len(batch.data)
     if count >= _MANY_RECORDS:
         found = record_starts(batch.data, octets[low:end], count, HEADER_BYTES)
         if found is not None:
@@ -119,19 +119,19 @@ def _add_starts(starts: list[int], data: bytes, octets: Any, low: int, batch: Re
         return found is not None
     add = starts.append
     for _ in range(count):
-        if at >= end:
+        if position >= end:
             return False
-        add(at)
-        size = data[at]
+        add(position)
+        size = data[position]
         if size < 0x80:
-            at += 1 + (size >> 1)
+            position += 1 + (size >> 1)
             continue
-        second = data[at + 1]
+        second = data[position + 1]
         if second < 0x80:
-            at += 2 + ((size & 0x7F | second << 7) >> 1)
+            position += 2 + ((size & 0x7F | second << 7) >> 1)
         else:
-            at += 3 + ((size & 0x7F | (second & 0x7F) << 7 | data[at + 2] << 14) >> 1)
-    return at == end
+            position += 3 + ((size & 0x7F | (second & 0x7F) << 7 | data[position + 2] << 14) >> 1)
+    return position == end
 
 
 def windows(

@@ -119,12 +119,12 @@ def with_run(runs: tuple[Run, ...], run: Run) -> tuple[Run, ...] | None:
     first, count, row = run
     if not runs:
         return (run,)
-    at = bisect_right(runs, first, key=_first_index)
-    if at and runs[at - 1][0] + runs[at - 1][1] > first:
+    position = bisect_right(runs, first, key=_first_index)
+    if position and runs[position - 1][0] + runs[position - 1][1] > first:
         return None
-    if at < len(runs) and first + count > runs[at][0]:
+    if position < len(runs) and first + count > runs[position][0]:
         return None
-    before, after = runs[:at], runs[at:]
+    before, after = runs[:position], runs[position:]
     if before and before[-1][0] + before[-1][1] == first and before[-1][2] + before[-1][1] == row:
         first, count, row = before[-1][0], before[-1][1] + count, before[-1][2]
         before = before[:-1]

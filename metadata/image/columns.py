@@ -80,7 +80,7 @@ class PartitionColumns:
         self._parent: weakref.ref[PartitionColumns] | None = None
         self._touched: frozenset[int] = frozenset()
 
-    def came_from(self, parent: PartitionColumns, touched: frozenset[int]) -> None:
+    def derived_from(self, parent: PartitionColumns, touched: frozenset[int]) -> None:
         """Notes the numbers of chunks that differ from `parent`'s; does not keep `parent` alive."""
         self._parent = weakref.ref(parent)
         self._touched = touched
@@ -112,12 +112,12 @@ class PartitionColumns:
 
     def rows_where(self, column: int, value: int) -> RowArray:
         """Live rows whose fixed column equals `value`."""
-        found = []
+        rows = []
         for at, chunk in enumerate(self.chunks):
             local = np.flatnonzero((chunk.data[column] == value) & (chunk.data[TOPIC] >= 0))
             if local.size:
-                found.append(local + (at << CHUNK_SHIFT))
-        return _joined(found)
+                rows.append(local + (at << CHUNK_SHIFT))
+        return _joined(rows)
 
     def rows_with_replica(self, broker_id: int) -> RowArray:
         return self._rows_listing(broker_id, 0)
@@ -126,23 +126,23 @@ class PartitionColumns:
         return self._rows_listing(broker_id, 2)
 
     def _rows_listing(self, value: int, which: int) -> RowArray:
-        found = []
-        for at, chunk in enumerate(self.chunks):
+        rows = []
+        for number, chunk in enumerate(self.chunks):
             width = chunk.replica_width
             start = LISTS + which * width
             stop = start + (chunk.isr_width if which == 2 else width)
             hits = chunk.data[start:stop] == value
             local = np.flatnonzero(hits.any(axis=0))
             if local.size:
-                found.append(local + (at << CHUNK_SHIFT))
-        return _joined(found)
+                rows.append(local + (number << CHUNK_SHIFT))
+        return _joined(rows)
 
     def live_rows(self) -> RowArray:
-        found = [
+        rows = [
             np.flatnonzero(chunk.data[TOPIC] >= 0) + (at << CHUNK_SHIFT)
             for at, chunk in enumerate(self.chunks)
         ]
-        return _joined(found)
+        return _joined(rows)
 
 
 def split_by_chunk(
@@ -221,7 +221,7 @@ class ColumnsBuilder:
             self._owns_counts = False
             parent = self._parent()
             if parent is not None:
-                self._frozen.came_from(parent, touched)
+                self._frozen.derived_from(parent, touched)
             self._parent = weakref.ref(self._frozen)
         return self._frozen
 
@@ -269,12 +269,12 @@ class ColumnsBuilder:
         """Empties `count` rows from `start` on, for reuse."""
         row, stop = start, start + count
         while row < stop:
-            at, low = row >> CHUNK_SHIFT, row & CHUNK_MASK
+            number, low = row >> CHUNK_SHIFT, row & CHUNK_MASK
             high = min(CHUNK_ROWS, low + stop - row)
-            data = self.own(at).data
+            data = self.own(number).data
             for local in np.flatnonzero(data[FLAGS, low:high] & RARE_FLAG).tolist():
                 self.rare.remove(row + local)
-            self.count_replicas(data[LISTS : LISTS + self.chunks[at].replica_width, low:high], -1)
+            self.count_replicas(data[LISTS : LISTS + self.chunks[number].replica_width, low:high], -1)
             data[:, low:high] = PADDING
             row += high - low
         self.count -= count

@@ -126,15 +126,15 @@ def _keys(topics: ComparedTopics, rows: RowArray) -> list[PartitionKey]:
 
 def _differing_rows(old: PartitionColumns, new: PartitionColumns, differing: list[int]) -> RowArray:
     """Rows whose values differ; `differing` are the ascending numbers of the chunks that are not shared."""
-    found = []
+    rows = []
     for at in differing:
         mine = old.chunks[at] if at < len(old.chunks) else None
         theirs = new.chunks[at] if at < len(new.chunks) else None
-        found.append(_differing_in_chunk(mine, theirs) + (at << CHUNK_SHIFT))
+        rows.append(_differing_in_chunk(mine, theirs) + (at << CHUNK_SHIFT))
     if old.rare is not new.rare:
-        found.append(np.fromiter(old.rare.changed_keys(new.rare), dtype=np.int64))
-        return np.unique(np.concatenate(found))
-    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        rows.append(np.fromiter(old.rare.changed_keys(new.rare), dtype=np.int64))
+        return np.unique(np.concatenate(rows))
+    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
 
 
 def _differing_in_chunk(mine: Chunk | None, theirs: Chunk | None) -> RowArray:
@@ -210,16 +210,16 @@ def rows_block(
     depth = LISTS + 2 * replica_width + isr_width
     block = np.full((depth, len(rows)), PADDING, dtype=np.int32)
     ascending = bool((rows[1:] >= rows[:-1]).all())
-    for at, place, local in split_by_chunk(rows):
+    for at, positions, local in split_by_chunk(rows):
         chunk = columns.chunks[at]
         width = chunk.replica_width
         source = chunk.data.take(local, axis=1)
         if ascending and width == replica_width and chunk.isr_width == isr_width:
-            block[:, place[0] : place[0] + len(place)] = source
+            block[:, positions[0] : positions[0] + len(positions)] = source
             continue
-        block[: LISTS + width, place] = source[: LISTS + width]
+        block[: LISTS + width, positions] = source[: LISTS + width]
         directories = LISTS + replica_width
-        block[directories : directories + width, place] = source[LISTS + width : LISTS + 2 * width]
+        block[directories : directories + width, positions] = source[LISTS + width : LISTS + 2 * width]
         isr = LISTS + 2 * replica_width
-        block[isr : isr + chunk.isr_width, place] = source[chunk.isr_start :]
+        block[isr : isr + chunk.isr_width, positions] = source[chunk.isr_start :]
     return block

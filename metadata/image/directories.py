@@ -43,16 +43,16 @@ class DirectoryTable:
 
     def code(self, directory_id: bytes) -> int:
         """The code of `directory_id` (16 bytes); a new code for a new id."""
-        known = self._codes.get(directory_id)
-        if known is not None:
-            return known
+        code = self._codes.get(directory_id)
+        if code is not None:
+            return code
         with self._lock:
-            known = self._codes.get(directory_id)
-            if known is None:
-                known = len(self._ids)
+            code = self._codes.get(directory_id)
+            if code is None:
+                code = len(self._ids)
                 self._ids.append(directory_id)
-                self._codes[directory_id] = known
-            return known
+                self._codes[directory_id] = code
+            return code
 
     def find(self, directory_id: bytes) -> int | None:
         """The code of `directory_id`, or None if it has none."""

@@ -124,15 +124,15 @@ class MapBuilder(Generic[K, V]):
         if self._base is not None:
             self._shards = list(self._shards)
             self._base = None
-        place = hash(key) & self._mask
-        if place not in self._owned:
-            shard = self._shards[place]
-            if shard is self._shards[place ^ (self._mask + 1 >> 1)]:
-                self._divide(shard, place)
+        slot = hash(key) & self._mask
+        if slot not in self._owned:
+            shard = self._shards[slot]
+            if shard is self._shards[slot ^ (self._mask + 1 >> 1)]:
+                self._divide(shard, slot)
             else:
-                self._shards[place] = dict(shard)
-                self._owned.add(place)
-        return self._shards[place]
+                self._shards[slot] = dict(shard)
+                self._owned.add(slot)
+        return self._shards[slot]
 
     def put(self, key: K, value: V) -> None:
         shard = self._edit(key)

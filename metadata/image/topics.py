@@ -281,15 +281,15 @@ class TopicsBuilder:
             topic_ids.append(topic_id)
         if len(rows) < _FEW_ROWS:
             return [None if row < 0 else self.at(row) for row in rows]
-        found: list[PartitionInfo | None] = [None] * len(rows)
+        partitions: list[PartitionInfo | None] = [None] * len(rows)
         there = [place for place, row in enumerate(rows) if row >= 0]
         columns = self.columns
         for at, within, local in split_by_chunk(np.array([rows[place] for place in there], dtype=np.int64)):
             chunk = columns.chunks[at]
             for n, values in zip(within.tolist(), chunk.data[:, local].T.tolist(), strict=True):
-                place = there[n]
-                found[place] = _partition(columns, topic_ids[place], rows[place], chunk, values)
-        return found
+                position = there[n]
+                partitions[position] = _partition(columns, topic_ids[position], rows[position], chunk, values)
+        return partitions
 
     def seen(self, chunk: Chunk, rows: RowArray) -> list[PartitionInfo]:
         """The partitions of live `rows` with the column values of `chunk`, which were

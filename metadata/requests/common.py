@@ -37,8 +37,8 @@ DEFAULT_CHANGE_TIMEOUT_MS = 30_000
 
 NO_BROKER = -1
 """The broker id of a request that a client sent directly, or a broker that does not name itself."""
-CONTROLLERS = 2
-"""The endpoint type of controllers in DescribeCluster (KIP-919)."""
+BROKERS, CONTROLLERS = 1, 2
+"""The endpoint types in DescribeCluster (KIP-919)."""
 
 
 class AddRaftVoterRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -187,13 +187,13 @@ def ongoing_reassignments(
 ) -> Iterator[OngoingReassignment]:
     """Partitions whose replicas are moving, by topic name and index; `partitions` None: all of them."""
     topics = image.topics
-    found: list[PartitionInfo] = []
+    ongoing: list[PartitionInfo] = []
     for row, fields in topics.columns.rare.items_sorted():
         if fields.adding or fields.removing:
-            found.append(topics.at(row))
+            ongoing.append(topics.at(row))
     wanted = None if partitions is None else frozenset(partitions)
     named = []
-    for partition in found:
+    for partition in ongoing:
         info = topics.topic(partition.topic_id)
         if info is not None and (wanted is None or (info.name, partition.index) in wanted):
             named.append((info.name, partition.index, partition))

@@ -126,13 +126,13 @@ def acl_problem(acl: Acl) -> str | None:  # noqa: PLR0911
 
 def filter_problem(wanted: AclFilter) -> str | None:
     """Why a filter is invalid; None if it is valid."""
-    known: tuple[tuple[type[IntEnum], int], ...] = (
+    enums: tuple[tuple[type[IntEnum], int], ...] = (
         (ResourceType, wanted.resource_type),
         (PatternType, wanted.pattern_type),
         (Operation, wanted.operation),
         (Permission, wanted.permission_type),
     )
-    for kind, value in known:
+    for kind, value in enums:
         if value not in set(kind):
             return f"{value} is not a {kind.__name__}: use one of {', '.join(each.name for each in kind)}"
     return None

@@ -273,15 +273,15 @@ def _synonyms(
     As in Kafka, everything before the first use of the strongest name is left out: log.retention.hours has a
     default, but is not a value for log.retention.ms.
     """
-    found = []
+    synonyms = []
     for source, values in _sources(image, broker_id, static):
         for name in names:
             if name in values:
                 hidden = is_sensitive(BROKER_RESOURCE, name) and name not in STATIC_DEFAULTS
-                found.append(Synonym(source=source, name=name, value=None if hidden else values[name]))
-    for at, synonym in enumerate(found):
+                synonyms.append(Synonym(source=source, name=name, value=None if hidden else values[name]))
+    for at, synonym in enumerate(synonyms):
         if synonym.name == names[0]:
-            return found[at:]
+            return synonyms[at:]
     return []
 
 

@@ -178,12 +178,12 @@ def map_hash(entries: Mapping[str, str | None]) -> int:
 def hash_order(items: Iterable[T], hash_of: Callable[[T], int], *, capacity: int = 1) -> list[T]:
     """The items, whose order is that of their insertion, as HashMap iterates over them. `capacity`: that of
     the empty map; it doubles while more than three quarters are used."""
-    found = list(items)
-    while len(found) > capacity * 3 // 4:
+    ordered = list(items)
+    while len(ordered) > capacity * 3 // 4:
         capacity *= 2
 
     def place(item: T) -> int:
         value = hash_of(item)
         return (value ^ value >> 16) & (capacity - 1)
 
-    return sorted(found, key=place)
+    return sorted(ordered, key=place)

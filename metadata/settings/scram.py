@@ -76,14 +76,16 @@ class UserCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_users(image: MetadataImage, users: tuple[str, ...] = ()) -> tuple[UserCredentials, ...]:
     """The users that have credentials, by name; limited to `users` if not empty."""
-    found: dict[str, list[tuple[Mechanism, int]]] = {}
+    credentials: dict[str, list[tuple[Mechanism, int]]] = {}
     if users:
         for user in dict.fromkeys(users):
             for mechanism in sorted(Mechanism):
                 if (known := image.scram.get((mechanism.value, user))) is not None:
-                    found.setdefault(user, []).append((mechanism, known.iterations))
+                    credentials.setdefault(user, []).append((mechanism, known.iterations))
     else:
         for (number, user), credential in image.scram.items_sorted():
             if number in set(Mechanism):
-                found.setdefault(user, []).append((Mechanism(number), credential.iterations))
-    return tuple(UserCredentials(user=user, iterations=tuple(found[user])) for user in sorted(found))
+                credentials.setdefault(user, []).append((Mechanism(number), credential.iterations))
+    return tuple(
+        UserCredentials(user=user, iterations=tuple(credentials[user])) for user in sorted(credentials)
+    )

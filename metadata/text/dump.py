@@ -206,23 +206,27 @@ def _struct_source(schema: StructSchema, version: int) -> tuple[str, dict[str, A
     """(inside of an f-string, names in it) for a structure `r`; None if a tagged field comes first."""
     parts: list[str] = []
     names: dict[str, Any] = {}
-    for at, field in enumerate(field for field in schema.fields if field.since <= version):
+    for number, field in enumerate(field for field in schema.fields if field.since <= version):
         label = f'"{field.kafka_name}":'
         value = f"r.{field.name}"
         if field.tag is not None:
             if not parts:
                 return None
-            names |= {f"t{at}": _tagged(field, version, label), f"d{at}": field.default, "nothing": ""}
-            parts.append(f"{{nothing if {value} == d{at} else t{at}({value})}}")
+            names |= {
+                f"t{number}": _tagged(field, version, label),
+                f"d{number}": field.default,
+                "nothing": "",
+            }
+            parts.append(f"{{nothing if {value} == d{number} else t{number}({value})}}")
             continue
         comma = "," if parts else ""
         maker = _texter(field, version)
         if field.element_type in _INTEGERS and not field.is_array and not _may_be_none(field):
             use = value
         elif isinstance(maker, dict):
-            names[f"f{at}"], use = maker, f"f{at}[{value}]"
+            names[f"f{number}"], use = maker, f"f{number}[{value}]"
         else:
-            names[f"f{at}"], use = maker, f"f{at}({value})"
+            names[f"f{number}"], use = maker, f"f{number}({value})"
         parts.append(_literal(comma + label) + f"{{{use}}}")
     return "{{" + "".join(parts) + "}}", names
 
@@ -332,16 +336,16 @@ def frame_payloads(frames: Frames, *, secrets: bool = False) -> tuple[list[str],
 def _with_others(texts: list[str | None], frames: Frames, secrets: bool) -> tuple[list[str], int]:
     """The texts, with the missing ones created record by record."""
     unknown = 0
-    found: list[str] = []
-    for at, text in enumerate(texts):
+    filled: list[str] = []
+    for number, text in enumerate(texts):
         if text is not None:
-            found.append(text)
+            filled.append(text)
             continue
-        start = int(frames.starts[at])
-        version, record = decode_tolerant(frames.data, start, start + int(frames.lengths[at]))
+        start = int(frames.starts[number])
+        version, record = decode_tolerant(frames.data, start, start + int(frames.lengths[number]))
         unknown += isinstance(record, UnknownRecord)
-        found.append(payload_text(record, version, secrets=secrets))
-    return found, unknown
+        filled.append(payload_text(record, version, secrets=secrets))
+    return filled, unknown
 
 
 def _put_texts(texts: list[str | None], frames: Frames, places: Places, shape: int) -> None:

@@ -87,12 +87,12 @@ def _used(file: BinaryIO, path: str, form: struct.Struct) -> Iterator[tuple[int,
     """The entries before the preallocated ones: Kafka creates an index at its maximum size. Only the first
     entry can have 0 in its last field."""
     unused = False
-    for at, entry in _entries(file, path, form):
-        unused = unused or (at > 0 and not any(entry))
+    for position, entry in _entries(file, path, form):
+        unused = unused or (position > 0 and not any(entry))
         if not unused:
-            yield at, entry
+            yield position, entry
         elif any(entry):
-            raise _damage(path, at, "expected the zeros of entries that are not used yet")
+            raise _damage(path, position, "expected the zeros of entries that are not used yet")
 
 
 def _damage(path: str, at: int, what: str, advice: str = _REBUILT) -> CorruptFileError:
@@ -101,11 +101,11 @@ def _damage(path: str, at: int, what: str, advice: str = _REBUILT) -> CorruptFil
 
 def _index_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
     last = (-1, -1)
-    for at, (delta, position) in _used(file, path, segment_index.INDEX_ENTRY):
+    for entry_start, (delta, position) in _used(file, path, segment_index.INDEX_ENTRY):
         if delta <= last[0] or position <= last[1]:
             raise _damage(
                 path,
-                at,
+                entry_start,
                 f"expected offset and position above {last[0]} and {last[1]}, found {delta} and {position}",
             )
         last = (delta, position)
@@ -114,11 +114,11 @@ def _index_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
 
 def _time_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
     last_ms, last = -1, 0
-    for at, (time_ms, delta) in _used(file, path, segment_index.TIME_ENTRY):
+    for entry_start, (time_ms, delta) in _used(file, path, segment_index.TIME_ENTRY):
         if time_ms <= last_ms or delta < last:
             raise _damage(
                 path,
-                at,
+                entry_start,
                 f"expected a time above {last_ms} and an offset of at least {base + last}, "
                 f"found {time_ms} and {base + delta}",
             )
@@ -128,11 +128,17 @@ def _time_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
 
 def _aborted_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
     ended = base - 1
-    for at, (version, producer_id, first, last, stable) in _entries(file, path, segment_index.ABORTED_ENTRY):
+    for entry_start, (version, producer_id, first, last, stable) in _entries(
+        file, path, segment_index.ABORTED_ENTRY
+    ):
         if version != segment_index.ABORTED_VERSION:
-            raise _damage(path, at, f"expected version {segment_index.ABORTED_VERSION}, found {version}")
+            raise _damage(
+                path, entry_start, f"expected version {segment_index.ABORTED_VERSION}, found {version}"
+            )
         if last <= ended or not 0 <= first <= last:
-            raise _damage(path, at, f"expected offsets that end above {ended}, found {first} to {last}")
+            raise _damage(
+                path, entry_start, f"expected offsets that end above {ended}, found {first} to {last}"
+            )
         ended = last
         yield {
             "version": version,
@@ -144,14 +150,14 @@ def _aborted_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
 
 
 def _producer_rows(data: bytes, path: str) -> Iterator[Row]:
-    for known in decode_producers(data, path):
-        last = known.batches[-1] if known.batches else None
+    for producer in decode_producers(data, path):
+        last = producer.batches[-1] if producer.batches else None
         row: Row = {
-            "producerId": known.producer_id,
-            "producerEpoch": known.epoch,
-            "coordinatorEpoch": known.coordinator_epoch,
-            "currentTxnFirstOffset": None if known.open_from < 0 else known.open_from,
-            "lastTimestamp": known.seen_ms if last is None else last.timestamp_ms,
+            "producerId": producer.producer_id,
+            "producerEpoch": producer.epoch,
+            "coordinatorEpoch": producer.coordinator_epoch,
+            "currentTxnFirstOffset": None if producer.open_from < 0 else producer.open_from,
+            "lastTimestamp": producer.seen_ms if last is None else last.timestamp_ms,
         }
         if last is not None:
             row |= {
@@ -179,36 +185,36 @@ def _partition_metadata_rows(data: bytes, path: str) -> Iterator[Row]:
 
 
 def _properties_rows(data: bytes, path: str) -> Iterator[Row]:
-    found = meta_properties.MetaProperties.decode(data, path)
+    properties = meta_properties.MetaProperties.decode(data, path)
     yield {
-        "version": found.version,
-        "cluster.id": found.cluster_id,
-        "node.id": found.node_id,
-        "directory.id": None if found.directory_id is None else uuid_to_text(found.directory_id),
+        "version": properties.version,
+        "cluster.id": properties.cluster_id,
+        "node.id": properties.node_id,
+        "directory.id": None if properties.directory_id is None else uuid_to_text(properties.directory_id),
     }
 
 
 def _quorum_rows(data: bytes, path: str) -> Iterator[Row]:
-    found = quorum_state.QuorumState.decode(data, path)
+    state = quorum_state.QuorumState.decode(data, path)
     yield {
-        "leaderId": found.leader_id,
-        "leaderEpoch": found.epoch,
-        "votedId": found.voted_id,
-        "votedDirectoryId": uuid_to_text(found.voted_directory_id),
-        "currentVoters": list(found.voters),
+        "leaderId": state.leader_id,
+        "leaderEpoch": state.epoch,
+        "votedId": state.voted_id,
+        "votedDirectoryId": uuid_to_text(state.voted_directory_id),
+        "currentVoters": list(state.voters),
     }
 
 
 def _recovery_rows(data: bytes, path: str) -> Iterator[Row]:
-    found = recovery.RecoveryPoint.decode(data, path)
+    points = recovery.RecoveryPoint.decode(data, path)
     yield {
-        "offset": found.offset,
-        "segment": found.segment,
-        "position": found.position,
-        "startOffset": found.start_offset,
-        "startEpoch": found.start_epoch,
-        "resetting": found.resetting,
-        "epoch": found.epoch,
+        "offset": points.offset,
+        "segment": points.segment,
+        "position": points.position,
+        "startOffset": points.start_offset,
+        "startEpoch": points.start_epoch,
+        "resetting": points.resetting,
+        "epoch": points.epoch,
     }
 
 

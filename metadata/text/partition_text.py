@@ -166,11 +166,11 @@ def _value_text(stored: StoredRecord) -> str:
 def _group_text(value: Any) -> str:
     shares = []
     for member in value.members:
-        found = assigned_partitions(member.assignment) if value.protocol_type == "consumer" else None
-        if found is None:
+        assigned = assigned_partitions(member.assignment) if value.protocol_type == "consumer" else None
+        if assigned is None:
             share = member.assignment.hex().upper().lstrip("0")
         else:
-            partitions, user_data = found
+            partitions, user_data = assigned
             share = f"[{', '.join(f'{topic}-{index}' for topic, index in partitions)}]"
             if user_data:
                 share += f":{user_data.hex().upper().lstrip('0')}"

@@ -74,13 +74,13 @@ def _changes(rows: Places, groups: list[ChangeRows]) -> Columns:
     leader, recovery = _Some(count), _Some(count)
     isr, directories = _Lists(count), _Lists(count)
     for group in groups:
-        at = np.searchsorted(rows, group.records)
-        indexes[at], topics[at] = group.indexes, group.topics
-        leader.put(at, group.leader)
-        recovery.put(at, group.recovery)
-        isr.put(at, group.isr)
-        directories.put(at, group.directories)
-    found: dict[str, pa.Array] = {
+        group_rows = np.searchsorted(rows, group.records)
+        indexes[group_rows], topics[group_rows] = group.indexes, group.topics
+        leader.put(group_rows, group.leader)
+        recovery.put(group_rows, group.recovery)
+        isr.put(group_rows, group.isr)
+        directories.put(group_rows, group.directories)
+    columns: dict[str, pa.Array] = {
         "partition_id": pa.array(indexes),
         "topic_id": uuid_column(topics),
         "leader": leader.column(),
@@ -90,8 +90,8 @@ def _changes(rows: Places, groups: list[ChangeRows]) -> Columns:
     }
     fields = SCHEMAS[PartitionChangeRecord.type_name].body.fields
     return [
-        found[field.name].cast(column_type(field))
-        if field.name in found
+        columns[field.name].cast(column_type(field))
+        if field.name in columns
         else pa.nulls(count, column_type(field))
         for field in fields
     ]
@@ -154,7 +154,7 @@ def partition_columns(frames: Frames, rows: Places) -> tuple[Places, Columns]:
         places = pa.array(np.searchsorted(np.array(distinct, dtype=np.int64), directories.values.to_numpy()))
         empty = pa.repeat(pa.scalar([], pa.list_(pa.int32())), count)
         has_directories = frames.versions[decoded.records] > 0
-        found: dict[str, pa.Array] = {
+        by_name: dict[str, pa.Array] = {
             "partition_id": pa.array(block[INDEX]),
             "topic_id": uuid_column(decoded.topics),
             "replicas": padded_lists(replicas, n_replicas),
@@ -171,8 +171,8 @@ def partition_columns(frames: Frames, rows: Places) -> tuple[Places, Columns]:
         }
         fields = SCHEMAS[PartitionRecord.type_name].body.fields
         columns = [
-            found[field.name].cast(column_type(field))
-            if field.name in found
+            by_name[field.name].cast(column_type(field))
+            if field.name in by_name
             else _default(field.default, count, column_type(field))
             for field in fields
         ]
@@ -237,11 +237,11 @@ def typed_batches(
     key = SCHEMAS[type_name].key
     is_control = not hasattr(SCHEMAS[type_name].body.cls, "api_key")
     wanted = (item for item in items if not isinstance(item, Damage) and selection.may_hold(item.header))
-    for found in wanted if is_control or key >= 0x80 else windows(wanted, CHUNK_ROWS):
-        if isinstance(found, RecordBatch):
-            yield from _one_by_one(type_name, piece, found, selection)
+    for part in wanted if is_control or key >= 0x80 else windows(wanted, CHUNK_ROWS):
+        if isinstance(part, RecordBatch):
+            yield from _one_by_one(type_name, piece, part, selection)
         else:
-            yield from _together(type_name, piece, found, key, selection)
+            yield from _together(type_name, piece, part, key, selection)
 
 
 def _one_by_one(
@@ -252,18 +252,18 @@ def _one_by_one(
     except (RecordDecodeError, BatchError):
         return
     cls = SCHEMAS[type_name].body.cls
-    found = [
+    selected = [
         at for at in decoded if isinstance(at.record, cls) and selection.wants(type_name, at.offset, at[1])
     ]
-    if found:
+    if selected:
         yield _batch(
             type_name,
             piece,
-            np.array([at.offset for at in found], dtype=np.int64),
-            [batch.header.leader_epoch] * len(found),
-            [at.timestamp_ms for at in found],
-            [at.version for at in found],
-            field_columns(type_name, [at.record for at in found], secrets=selection.secrets),
+            np.array([at.offset for at in selected], dtype=np.int64),
+            [batch.header.leader_epoch] * len(selected),
+            [at.timestamp_ms for at in selected],
+            [at.version for at in selected],
+            field_columns(type_name, [at.record for at in selected], secrets=selection.secrets),
         )
 
 
@@ -310,7 +310,7 @@ def _batch(
     columns: list[pa.Array],
 ) -> pa.RecordBatch:
     count = len(offsets)
-    place = [
+    origin = [
         same(piece.cluster, count, pa.string()),
         same(piece.node_id, count, pa.int32()),
         same(piece.file, count, pa.string()),
@@ -319,4 +319,4 @@ def _batch(
         times(times_ms),
         pa.array(versions, pa.int32()),
     ]
-    return pa.RecordBatch.from_arrays([*place, *columns], schema=typed_schema(type_name))
+    return pa.RecordBatch.from_arrays([*origin, *columns], schema=typed_schema(type_name))

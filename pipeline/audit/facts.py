@@ -74,11 +74,11 @@ class Sections:
 
     def longer_than(self, limit_ms: int) -> Sections:
         """Only the sections that lasted longer."""
-        found = Sections()
-        found._numbers = self._numbers
+        longer = Sections()
+        longer._numbers = self._numbers
         rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 6)
-        found._rows = array("q", rows[rows[:, 2] > limit_ms].tobytes())
-        return found
+        longer._rows = array("q", rows[rows[:, 2] > limit_ms].tobytes())
+        return longer
 
     def begun_within(self, start_ms: int, end_ms: int) -> int:
         """The number of sections that began in that time, both ends included."""
@@ -252,13 +252,13 @@ class ClusterFacts:
     def fences(self) -> list[BrokerPeriod]:
         """Sessions that began because a running broker was fenced, by time. Excludes brokers that shut down
         cleanly, as when the cluster is switched off."""
-        found = []
+        fences = []
         for listed in self.sessions.values():
             for before, now in pairwise(listed):
                 was_off = any(at.start_ms <= now.from_ms <= at.end_ms for at in self.offs)
                 if now.state == "fenced" and before.state == "active" and not was_off:
-                    found.append(now)
-        return sorted(found, key=lambda at: (at.from_ms, at.broker))
+                    fences.append(now)
+        return sorted(fences, key=lambda at: (at.from_ms, at.broker))
 
 
 @dataclass(slots=True)

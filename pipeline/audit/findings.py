@@ -148,14 +148,14 @@ def unclean_elections(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditF
 def leaderless(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Partitions without a leader, one finding per outage; an error while any of them still has none."""
     slow = one.slow.longer_than(limits.slow_failover_ms)
-    for at in one.leaderless.incidents():
-        text = _longest(at)
-        late = slow.begun_within(at.start_ms, at.end_ms)
+    for incident in one.leaderless.incidents():
+        text = _longest(incident)
+        late = slow.begun_within(incident.start_ms, incident.end_ms)
         if late:
             text += f"; {_replaced(late)} only after more than {_limit(limits)}"
-        if at.is_open:
-            text += f"; {at.open_partitions} at the end of the log"
-        yield _incident(one, ERROR if at.is_open else WARNING, "leaderless", at, text)
+        if incident.is_open:
+            text += f"; {incident.open_partitions} at the end of the log"
+        yield _incident(one, ERROR if incident.is_open else WARNING, "leaderless", incident, text)
 
 
 def _replaced(leaders: int) -> str:
@@ -244,14 +244,14 @@ def slow_failovers(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFind
     """Leaders that were replaced later than the limit. Says if the outage is
     reported by `leaderless`, too."""
     numbers = quantiles(one.durations())
-    for at in one.slow.longer_than(limits.slow_failover_ms).incidents():
-        text = f"{_replaced(at.sections)} only after more than {_limit(limits)}, the last after "
-        text += seconds_text(at.worst_ms / 1000)
+    for incident in one.slow.longer_than(limits.slow_failover_ms).incidents():
+        text = f"{_replaced(incident.sections)} only after more than {_limit(limits)}, the last after "
+        text += seconds_text(incident.worst_ms / 1000)
         if numbers is not None:
             text += (
                 f"; the median of all {len(one.durations())} failovers is {seconds_text(numbers[0] / 1000)}"
             )
-        yield _incident(one, WARNING, "slow-failover", at, text)
+        yield _incident(one, WARNING, "slow-failover", incident, text)
 
 
 def quorum_silent(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
@@ -338,17 +338,17 @@ RULES: dict[str, Rule] = {
 
 def findings(fleet: Fleet, limits: AuditLimits, kinds: frozenset[str] = frozenset()) -> list[AuditFinding]:
     """All findings, the most severe first, then by kind, then the longest. `kinds`: only these, if any."""
-    found = [
+    findings = [
         finding
         for one in fleet.clusters
         for kind, rule in RULES.items()
         if not kinds or kind in kinds
         for finding in rule(one, limits)
     ]
-    found = _once(found)
+    findings = _once(findings)
     order = {kind: at for at, kind in enumerate(RULES)}
     return sorted(
-        found,
+        findings,
         key=lambda at: (
             SEVERITIES.index(at.severity),
             order[at.kind],
@@ -363,9 +363,9 @@ def findings(fleet: Fleet, limits: AuditLimits, kinds: frozenset[str] = frozense
 def _once(found: list[AuditFinding]) -> list[AuditFinding]:
     """Leaves out slow failovers of an outage that `leaderless` reports."""
     outages: dict[str, list[AuditFinding]] = defaultdict(list)
-    for one in found:
-        if one.kind == "leaderless":
-            outages[one.cluster].append(one)
+    for finding in found:
+        if finding.kind == "leaderless":
+            outages[finding.cluster].append(finding)
 
     def is_part(slow: AuditFinding) -> bool:
         start = slow.time_ms or 0

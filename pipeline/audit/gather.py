@@ -39,8 +39,8 @@ def gather(source: TableSource) -> Fleet:
         return clusters.setdefault(name, ClusterFacts(name))
 
     _small_tables(source, facts)
-    for one in clusters.values():
-        _span(one)
+    for cluster in clusters.values():
+        _span(cluster)
     ordered = sorted(clusters.values(), key=lambda at: at.cluster)
     known = [one for one in ordered if one.end_ms]
     start = min((one.start_ms for one in known), default=0)
@@ -57,19 +57,21 @@ def _small_tables(source: TableSource, facts: Any) -> None:
     counts = source.row_counts("records")
     nodes: dict[str, set[object]] = defaultdict(set)
     for row in source.rows("files", ("cluster", "node_id", "file", "bytes", "end_offset", "used")):
-        one = facts(row["cluster"])
+        cluster_facts = facts(row["cluster"])
         node_id = row["node_id"]
         nodes[row["cluster"]].add(parent_of(row["file"]) if node_id is None else node_id)
-        one.nodes = len(nodes[row["cluster"]])
-        one.bytes += row["bytes"] or 0
+        cluster_facts.nodes = len(nodes[row["cluster"]])
+        cluster_facts.bytes += row["bytes"] or 0
         # Without the table of records (it may be stored elsewhere), the end of the log is the best estimate.
-        one.records = counts.get(row["cluster"], 0) if counts else max(one.records, row["end_offset"] or 0)
+        cluster_facts.records = (
+            counts.get(row["cluster"], 0) if counts else max(cluster_facts.records, row["end_offset"] or 0)
+        )
     epochs = ("cluster", "epoch", "leader_id", "from_offset", "from_time", "to_time", "skipped_epochs")
     for row in source.rows("quorum_epochs", epochs):
         facts(row["cluster"]).elections.append(row)
     sessions = ("cluster", "broker_id", "rack", "state", "from_time", "to_time", "from_offset", "began_by")
     for row in source.rows("broker_sessions", sessions):
-        one = facts(row["cluster"])
+        cluster_facts = facts(row["cluster"])
         session = BrokerPeriod(
             broker=row["broker_id"],
             state=row["state"],
@@ -78,13 +80,13 @@ def _small_tables(source: TableSource, facts: Any) -> None:
             from_offset=row["from_offset"],
             began_by=row["began_by"],
         )
-        one.sessions[row["broker_id"]].append(session)
-        one.racks[row["broker_id"]] = row["rack"]
+        cluster_facts.sessions[row["broker_id"]].append(session)
+        cluster_facts.racks[row["broker_id"]] = row["rack"]
     for row in source.rows("topics", ("cluster", "partitions", "to_offset")):
         if row["to_offset"] is None:
-            one = facts(row["cluster"])
-            one.topics += 1
-            one.partitions += row["partitions"] or 0
+            cluster_facts = facts(row["cluster"])
+            cluster_facts.topics += 1
+            cluster_facts.partitions += row["partitions"] or 0
     _incidents(source, facts)
     _voters(source, facts)
     _asked(source, facts)
@@ -92,21 +94,21 @@ def _small_tables(source: TableSource, facts: Any) -> None:
     _availability(source, facts)
     _violations(source, facts)
     damage = ("cluster", "date", "node_id", "file", "position", "offset", "kind", "reason")
-    known: dict[tuple[str, str, str], int | None] = {}
+    file_times: dict[tuple[str, str, str], int | None] = {}
     for row in source.rows("damage", damage):
         # A row has the day of the record before, but not its time: look it up once per file.
-        place = (row["cluster"], str(row["date"]), row["file"])
-        if place not in known:
-            is_timed = place[1] > "1970-01-01"  # the day of rows without a time
-            known[place] = source.time_before(*place[:2], row["offset"]) if is_timed else None
-        facts(row["cluster"]).damage.append({**row, "time": known[place]})
+        file_key = (row["cluster"], str(row["date"]), row["file"])
+        if file_key not in file_times:
+            is_timed = file_key[1] > "1970-01-01"  # the day of rows without a time
+            file_times[file_key] = source.time_before(*file_key[:2], row["offset"]) if is_timed else None
+        facts(row["cluster"]).damage.append({**row, "time": file_times[file_key]})
     events = ("cluster", "time", "offset", "broker_id", "directory_id", "event", "replicas")
     for row in source.rows("log_dir_events", events):
-        one = facts(row["cluster"])
+        cluster_facts = facts(row["cluster"])
         if row["event"] == "offline":
-            one.directories_lost.append(row)
+            cluster_facts.directories_lost.append(row)
         elif row["event"] == "online":
-            one.directories_found.append(row)
+            cluster_facts.directories_found.append(row)
 
 
 def _incidents(source: TableSource, facts: Any) -> None:
@@ -128,15 +130,15 @@ def _voters(source: TableSource, facts: Any) -> None:
 def _asked(source: TableSource, facts: Any) -> None:
     columns = ("cluster", "offset", "time", "request", "rule", "principal", "address", "entities")
     for row in source.rows("audit_trail", columns):
-        one = facts(row["cluster"])
+        cluster_facts = facts(row["cluster"])
         what = ": ".join(filter(None, (row["request"], row["rule"])))
         key = (row["principal"] or "the controller itself", what)
-        if key not in one.asked and len(one.asked) >= MAX_ASKED:
+        if key not in cluster_facts.asked and len(cluster_facts.asked) >= MAX_ASKED:
             key = ("others", "other requests")
-        known = one.asked.get(key)
+        known = cluster_facts.asked.get(key)
         times = 1 + (known["times"] if known is not None else 0)
         last = row if known is None or known["offset"] < row["offset"] else known
-        one.asked[key] = {**last, "times": times}
+        cluster_facts.asked[key] = {**last, "times": times}
 
 
 def _coverage(source: TableSource, facts: Any) -> None:
@@ -174,15 +176,15 @@ def _violations(source: TableSource, facts: Any) -> None:
     for row in source.rows("violations", columns):
         grouped = facts(row["cluster"]).violations
         key = (row["severity"], row["rule"])
-        known = grouped.get(key)
-        if known is None:
+        counted = grouped.get(key)
+        if counted is None:
             grouped[key] = {**row, "count": 1, "open": int(row["to_offset"] is None)}
             continue
-        known["count"] += 1
-        known["open"] += row["to_offset"] is None
-        known["to_time"] = max(known["to_time"] or 0, row["to_time"] or 0) or None
-        if row["from_offset"] < known["from_offset"]:
-            known.update({name: row[name] for name in ("where", "found", "from_offset", "from_time")})
+        counted["count"] += 1
+        counted["open"] += row["to_offset"] is None
+        counted["to_time"] = max(counted["to_time"] or 0, row["to_time"] or 0) or None
+        if row["from_offset"] < counted["from_offset"]:
+            counted.update({name: row[name] for name in ("where", "found", "from_offset", "from_time")})
 
 
 def _span(one: ClusterFacts) -> None:
@@ -208,7 +210,7 @@ def _span(one: ClusterFacts) -> None:
 
 def _min_isr(source: TableSource) -> dict[str, dict[str, list[tuple[int, int | None, int]]]]:
     """cluster -> topic ("" for the brokers' default) -> (from offset, to offset, value)."""
-    found: dict[str, dict[str, list[tuple[int, int | None, int]]]] = defaultdict(lambda: defaultdict(list))
+    min_isr: dict[str, dict[str, list[tuple[int, int | None, int]]]] = defaultdict(lambda: defaultdict(list))
     columns = ("cluster", "resource_type", "resource", "name", "value", "from_offset", "to_offset")
     for row in source.rows("configs", columns):
         value = whole_number(str(row["value"]), MAX_INT)
@@ -217,8 +219,8 @@ def _min_isr(source: TableSource) -> dict[str, dict[str, list[tuple[int, int | N
         is_default = row["resource_type"] == "broker" and row["resource"] in ("", "<default>")
         if row["resource_type"] == "topic" or is_default:
             topic = "" if is_default else row["resource"]
-            found[row["cluster"]][topic].append((row["from_offset"], row["to_offset"], value))
-    return found
+            min_isr[row["cluster"]][topic].append((row["from_offset"], row["to_offset"], value))
+    return min_isr
 
 
 def _value_at(listed: Iterable[tuple[int, int | None, int]], offset: int) -> int | None:
@@ -268,7 +270,7 @@ def _bucket(fleet: Fleet, times: Times) -> npt.NDArray[np.int64]:
 
 
 def _troubled(fleet: Fleet, number: int, row: dict[str, Any], configs: dict[str, Any]) -> None:
-    one = fleet.clusters[number]
+    cluster = fleet.clusters[number]
     offset = row["from_offset"]
     own = _value_at(configs.get(row["topic"], ()), offset)
     needed = own if own is not None else (_value_at(configs.get("", ()), offset) or 1)
@@ -276,17 +278,17 @@ def _troubled(fleet: Fleet, number: int, row: dict[str, Any], configs: dict[str,
     if not (leaderless or short or row["unclean"]) or row["from_time"] is None:
         return
     key = (row["topic"], row["topic_id"], row["partition"])
-    if key not in one.trouble and len(one.trouble) >= MAX_TROUBLED:
+    if key not in cluster.trouble and len(cluster.trouble) >= MAX_TROUBLED:
         fleet.troubled_left_out += 1
         return
-    trouble = one.trouble[key]
-    end = row["to_time"] if row["to_time"] is not None else max(one.end_ms, row["from_time"])
+    trouble = cluster.trouble[key]
+    end = row["to_time"] if row["to_time"] is not None else max(cluster.end_ms, row["from_time"])
     trouble.unclean += row["unclean"]
     if row["unclean"]:
-        one.unclean.add(key, row["from_time"], row["from_time"], offset)
-    is_open = row["to_time"] is None and not one.ends_off
+        cluster.unclean.add(key, row["from_time"], row["from_time"], offset)
+    is_open = row["to_time"] is None and not cluster.ends_off
     trouble.leaderless_open |= leaderless and is_open
-    judged = list(one.judged(row["from_time"], end))
+    judged = list(cluster.judged(row["from_time"], end))
     lasted = sum(stop - start for start, stop in judged)
     for start, stop in judged:
         if leaderless:
@@ -299,7 +301,7 @@ def _troubled(fleet: Fleet, number: int, row: dict[str, Any], configs: dict[str,
         trouble.longest_to_ms = None if is_open else judged[-1][1]
     trouble.under_min_isr_ms += lasted if short else 0
     if judged and (lasted or (leaderless and is_open)) and (leaderless or short):
-        into = one.leaderless if leaderless else one.under_min_isr
+        into = cluster.leaderless if leaderless else cluster.under_min_isr
         into.add(key, judged[0][0], judged[-1][1], offset, lasted_ms=lasted, is_open=is_open)
 
 
@@ -329,11 +331,11 @@ def _failovers(source: TableSource, clusters: dict[str, ClusterFacts]) -> None:
             key = (row["topic"], row["topic_id"], row["partition"])
             clusters[row["cluster"]].slow.add(key, start, start + row["duration_ms"], row["from_offset"])
     for cluster, batch in source.batches("failovers", ("duration_ms", "cause", "to_offset")):
-        one = clusters[cluster]
+        cluster_facts = clusters[cluster]
         ended = pc.drop_null(batch.column("duration_ms"))
-        one.failover_ms.append(ended.to_numpy(zero_copy_only=False).astype(np.int64))
+        cluster_facts.failover_ms.append(ended.to_numpy(zero_copy_only=False).astype(np.int64))
         is_open = batch.column("to_offset").null_count
-        one.failovers_open += is_open
-        one.failovers_lost += batch.column("duration_ms").null_count - is_open
+        cluster_facts.failovers_open += is_open
+        cluster_facts.failovers_lost += batch.column("duration_ms").null_count - is_open
         for cause in pc.value_counts(pc.cast(batch.column("cause"), "string")).to_pylist():
-            one.failover_causes[str(cause["values"])] += cause["counts"]
+            cluster_facts.failover_causes[str(cause["values"])] += cause["counts"]

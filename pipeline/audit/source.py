@@ -70,15 +70,15 @@ class TableSource:
         if name not in self._files:
             return ds.dataset(pa.Table.from_batches([], arrow_schema(TABLES[name])))
         system, root = self._folder.system()
-        found = ds.dataset(
+        dataset = ds.dataset(
             [join(root, path) for path in self._files[name]],
             filesystem=system,
             format=ds.ParquetFileFormat(read_options={"dictionary_columns": _low_cardinality(name)}),
             partitioning=ds.HivePartitioning.discover(infer_dictionary=True),
             partition_base_dir=join(root, f"{DATA}/{name}"),
         )
-        later = [field for field in arrow_schema(TABLES[name]) if field.name not in found.schema.names]
-        return found.replace_schema(pa.schema([*found.schema, *later])) if later else found
+        later = [field for field in arrow_schema(TABLES[name]) if field.name not in dataset.schema.names]
+        return dataset.replace_schema(pa.schema([*dataset.schema, *later])) if later else dataset
 
     def batches(
         self, name: str, columns: Iterable[str], where: Any | None = None

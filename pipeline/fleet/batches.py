@@ -91,18 +91,18 @@ class BatchLog:
         Raises ValueError for an empty batch.
         """
         pieces: list[bytes] = []
-        place = 0
-        place = self._singles(before, pieces, place)
+        count = 0
+        count = self._singles(before, pieces, count)
         for name, values in rows:
             if len(values):
-                pieces.append(framed(values, place))
-                place += len(values)
+                pieces.append(framed(values, count))
+                count += len(values)
                 self.counts[name] += len(values)
-        place = self._singles(after, pieces, place)
-        if not place:
+        count = self._singles(after, pieces, count)
+        if not count:
             raise ValueError("a batch needs at least one record")
-        header = plain_header(self.offset, self.epoch, self.now_ms, place)
-        return self._append(seal_batch(header, b"".join(pieces)), place)
+        header = plain_header(self.offset, self.epoch, self.now_ms, count)
+        return self._append(seal_batch(header, b"".join(pieces)), count)
 
     def _singles(self, records: Iterable[Any], pieces: list[bytes], place: int) -> int:
         for record in records:

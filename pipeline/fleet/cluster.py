@@ -143,18 +143,18 @@ class FleetCluster:
         """A session ends: leaders and ISRs move, then the fence, in one batch. Returns what changed."""
         broker = self.brokers[broker_id]
         record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)
-        told = self.leave(broker_id, record, "broker-fenced")
+        event = self.leave(broker_id, record, "broker-fenced")
         self._state(broker, FENCED, self.log.offset - 1)
-        return told
+        return event
 
     def controlled_shutdown(self, broker_id: int) -> dict[str, Any]:
         """The broker starts a controlled shutdown: leaders and ISRs move, then it is
         marked. Returns what changed."""
         broker = self.brokers[broker_id]
         record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, in_controlled_shutdown=1)
-        told = self.leave(broker_id, record, "controlled-shutdown")
+        event = self.leave(broker_id, record, "controlled-shutdown")
         self._state(broker, SHUTDOWN, self.log.offset - 1)
-        return told
+        return event
 
     def leave(self, broker_id: int, record: Any, cause: str, rows: Rows | None = None) -> dict[str, Any]:
         """`broker_id` leaves the ISRs of `rows` (default: all its replicas), with `record` as the reason."""
@@ -172,7 +172,7 @@ class FleetCluster:
                 self.after(1, 10)
             offset = self.log.mixed((), self.partitions.encode(part), [record] if ends else ())
             self.partitions.apply(part, self.log.now_ms, offset)
-        told = {
+        event = {
             "broker": broker_id,
             "rack": self.brokers[broker_id].rack,
             "cause": cause,
@@ -183,8 +183,8 @@ class FleetCluster:
             "left_leaderless": int(lost.sum()),
             "isr_shrinks": int(shrinks.sum()),
         }
-        self.failovers.append(told)
-        return told
+        self.failovers.append(event)
+        return event
 
     @staticmethod
     def _part(change: Change, pieces: list[Rows], at: int) -> Change:
@@ -292,7 +292,7 @@ class FleetCluster:
 
     # -- truth ---------------------------------------------------------------------------------------
 
-    def tell(self, kind: str, start_ms: int, first_offset: int, **what: Any) -> None:
+    def note_incident(self, kind: str, start_ms: int, first_offset: int, **what: Any) -> None:
         """Adds an incident that is over now to the truth."""
         self.incidents.append(
             {

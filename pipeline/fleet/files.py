@@ -133,24 +133,24 @@ def write_cluster(plan: ClusterPlan, out: Path) -> dict[str, Any]:
     if cluster is None:
         raise RuntimeError("a cluster wrote nothing")
     writer.close()
-    known = truth(cluster)
-    _state_files(first, known, None)
+    facts = truth(cluster)
+    _state_files(first, facts, None)
     for at, controller in enumerate(plan.controllers[1 : plan.nodes], 1):
-        _follower(writer, _node(home, plan, controller, rng), known, at * _LAG_BATCHES)
-    known["snapshots"] = [{"end_offset": one.offset, "epoch": one.epoch} for one in writer.snapshots]
-    known["damage"] = _damage(plan, cluster.log, writer.path, home) if plan.damage else []
-    _write_json(out / TRUTH / f"{plan.name}.json", known)
+        _follower(writer, _node(home, plan, controller, rng), facts, at * _LAG_BATCHES)
+    facts["snapshots"] = [{"end_offset": one.offset, "epoch": one.epoch} for one in writer.snapshots]
+    facts["damage"] = _damage(plan, cluster.log, writer.path, home) if plan.damage else []
+    _write_json(out / TRUTH / f"{plan.name}.json", facts)
     size = sum(path.stat().st_size for path in first.glob("*.log"))
     kinds: dict[str, int] = {}
-    for incident in known["incidents"]:
+    for incident in facts["incidents"]:
         kinds[incident["kind"]] = kinds.get(incident["kind"], 0) + 1
     return {
         "name": plan.name,
         "cluster_id": plan.cluster_id,
-        "records": known["records"],
+        "records": facts["records"],
         "bytes": size,
-        "brokers": len(known["brokers"]),
-        "partitions": known["final"]["partitions"],
+        "brokers": len(facts["brokers"]),
+        "partitions": facts["final"]["partitions"],
         "incidents": dict(sorted(kinds.items())),
         "damage": plan.damage,
     }
@@ -336,9 +336,9 @@ def checkpoint(cluster: FleetCluster) -> Iterator[bytes]:
 
 def _partitions(writer: _Writer, cluster: FleetCluster, rows: Rows, last: int | None) -> bytes:
     """One batch of rows, with each topic's record before its first partition."""
-    partitions, at = cluster.partitions, cluster.partitions.at
-    topics = at.topic[rows]
-    previous = -1 if last is None else int(at.topic[last])
+    partitions, columns = cluster.partitions, cluster.partitions.at
+    topics = columns.topic[rows]
+    previous = -1 if last is None else int(columns.topic[last])
     starts = np.flatnonzero(topics != np.concatenate([[previous], topics[:-1]]))
     is_start = np.zeros(len(rows), dtype=np.int64)
     is_start[starts] = 1
@@ -349,9 +349,9 @@ def _partitions(writer: _Writer, cluster: FleetCluster, rows: Rows, last: int | 
         record = TopicRecord(partitions.topic_names[number], partitions.topic_ids[number])
         values[int(places[start]) - 1] = encode(record, write_version(record, LEVEL))
     block = np.zeros((LISTS + 3 * WIDTH, len(rows)), dtype=np.int32)
-    block[INDEX], block[LEADER] = at.index[rows], at.leader[rows]
-    block[LEADER_EPOCH], block[PARTITION_EPOCH] = at.leader_epoch[rows], at.partition_epoch[rows]
-    replicas, isr = at.replicas[rows], at.isr[rows]
+    block[INDEX], block[LEADER] = columns.index[rows], columns.leader[rows]
+    block[LEADER_EPOCH], block[PARTITION_EPOCH] = columns.leader_epoch[rows], columns.partition_epoch[rows]
+    replicas, isr = columns.replicas[rows], columns.isr[rows]
     block[N_REPLICAS], block[N_ISR] = (replicas != NO_BROKER).sum(axis=1), isr.sum(axis=1)
     block[LISTS : LISTS + WIDTH] = replicas.T
     in_sync_first = np.argsort(~isr, axis=1, kind="stable")
@@ -359,7 +359,7 @@ def _partitions(writer: _Writer, cluster: FleetCluster, rows: Rows, last: int | 
     words = np.zeros((max(cluster.brokers) + 1, len(cluster.brokers[1].directories), 2), dtype=np.uint64)
     for broker_id, broker in cluster.brokers.items():
         words[broker_id] = topic_words(list(broker.directories))
-    directories = words[np.maximum(replicas, 0), at.directory[rows]]
+    directories = words[np.maximum(replicas, 0), columns.directory[rows]]
     ids = topic_words(partitions.topic_ids)[topics]
     version = record_version_for(PartitionRecord, LEVEL)
     payload = encode_records(values, PartitionRowsToWrite(places, ids, block, WIDTH, directories), version)

@@ -18,7 +18,7 @@ MAX_DOWN_MS = 120 * SECOND_MS
 _SESSION_TIMEOUT_MS = 9000
 
 
-def comes_back(cluster: FleetCluster, broker: int, *, restarted: bool) -> dict[str, int]:
+def returns(cluster: FleetCluster, broker: int, *, restarted: bool) -> dict[str, int]:
     """The broker registers (if its process is new), is unfenced and catches up. Returns the times."""
     if restarted:
         cluster.register(broker)
@@ -40,10 +40,10 @@ def broker_crash(cluster: FleetCluster) -> None:
     cluster.after(_SESSION_TIMEOUT_MS, _SESSION_TIMEOUT_MS + 1500)
     fenced = cluster.fence(broker)
     cluster.idle(cluster.rng.randint(10 * SECOND_MS, MAX_DOWN_MS))
-    back = comes_back(cluster, broker, restarted=True)
+    back = returns(cluster, broker, restarted=True)
     cluster.after(1000, 5000)
     preferred = cluster.preferred()
-    cluster.tell(
+    cluster.note_incident(
         "broker_crash",
         start,
         first,
@@ -67,10 +67,10 @@ def controlled_restart(cluster: FleetCluster) -> None:
     cluster.after(500, 3000)
     fenced = cluster.fence(broker)
     cluster.idle(cluster.rng.randint(3 * SECOND_MS, 30 * SECOND_MS))
-    back = comes_back(cluster, broker, restarted=True)
+    back = returns(cluster, broker, restarted=True)
     cluster.after(1000, 5000)
     cluster.preferred()
-    cluster.tell(
+    cluster.note_incident(
         "controlled_restart",
         start,
         first,
@@ -95,9 +95,9 @@ def flapping_broker(cluster: FleetCluster) -> None:
         cluster.after(2 * SECOND_MS, 10 * SECOND_MS)
         cluster.fence(broker)
         cluster.after(1 * SECOND_MS, 6 * SECOND_MS)
-        comes_back(cluster, broker, restarted=False)
+        returns(cluster, broker, restarted=False)
     cluster.preferred()
-    cluster.tell("flapping_broker", start, first, broker=broker, flaps=flaps)
+    cluster.note_incident("flapping_broker", start, first, broker=broker, flaps=flaps)
 
 
 FLAPS = (4, 6)
@@ -109,27 +109,27 @@ def fence_storm(cluster: FleetCluster) -> None:
     count = min(max(3, len(active) // 3), len(active) - 1)
     brokers = sorted(cluster.rng.sample(active, count))
     start, first = cluster.log.now_ms, cluster.log.offset
-    told = []
+    fences = []
     for broker in brokers:
         cluster.after(50, 3000)
-        told.append(cluster.fence(broker))
+        fences.append(cluster.fence(broker))
     cluster.idle(cluster.rng.randint(5 * SECOND_MS, 40 * SECOND_MS))
     for broker in brokers:
         cluster.after(50, 1500)
-        comes_back(cluster, broker, restarted=False)
+        returns(cluster, broker, restarted=False)
     for broker in brokers:  # partitions without a leader when one of the others returned
         cluster.after(50, 500)
         cluster.catch_up(broker)
     cluster.after(1000, 5000)
     cluster.preferred()
-    cluster.tell(
+    cluster.note_incident(
         "fence_storm",
         start,
         first,
         brokers=brokers,
-        first_fence_ms=told[0]["time_ms"],
-        last_fence_ms=told[-1]["time_ms"],
-        left_leaderless=sum(one["left_leaderless"] for one in told),
+        first_fence_ms=fences[0]["time_ms"],
+        last_fence_ms=fences[-1]["time_ms"],
+        left_leaderless=sum(one["left_leaderless"] for one in fences),
     )
 
 
@@ -150,10 +150,10 @@ def directory_failure(cluster: FleetCluster) -> None:
     cluster.after(500, 2000)
     cluster.fence(broker_id)
     cluster.after(3000, 9000)
-    back = comes_back(cluster, broker_id, restarted=True)
+    back = returns(cluster, broker_id, restarted=True)
     cluster.after(1000, 5000)
     cluster.preferred()
-    cluster.tell(
+    cluster.note_incident(
         "directory_failure",
         start,
         first,
@@ -177,12 +177,12 @@ def shrink_to_one(cluster: FleetCluster, rows: Rows, keep: Rows | Ints) -> None:
 
 def some_replicated(cluster: FleetCluster, most: int, leader: int | None = None, width: int = 2) -> Rows:
     """A few partitions with at least `width` replicas, all in sync (and with the leader `leader`)."""
-    at = cluster.partitions.at
+    columns = cluster.partitions.at
     rows = cluster.partitions.live()
-    held = (at.replicas[rows] != NO_BROKER).sum(axis=1)
-    fit = (held >= width) & (at.isr[rows].sum(axis=1) == held)
+    held = (columns.replicas[rows] != NO_BROKER).sum(axis=1)
+    fit = (held >= width) & (columns.isr[rows].sum(axis=1) == held)
     if leader is not None:
-        fit &= at.leader[rows] == leader
+        fit &= columns.leader[rows] == leader
     rows = rows[fit]
     count = min(len(rows), cluster.rng.randint(1, most))
     return np.array(sorted(cluster.rng.sample(rows.tolist(), count)), dtype=np.int64)
@@ -199,13 +199,13 @@ def unclean_election(cluster: FleetCluster) -> None:
     cluster.idle(cluster.rng.randint(5 * SECOND_MS, 60 * SECOND_MS))
     elected = [_elect_uncleanly(cluster, row) for row in rows.tolist()]
     cluster.idle(cluster.rng.randint(5 * SECOND_MS, 30 * SECOND_MS))
-    comes_back(cluster, broker, restarted=True)
+    returns(cluster, broker, restarted=True)
     cluster.after(500, 3000)
     for replica in cluster.active():
         cluster.catch_up(replica, rows[(cluster.partitions.at.replicas[rows] == replica).any(axis=1)])
     cluster.after(1000, 5000)
     cluster.preferred()
-    cluster.tell(
+    cluster.note_incident(
         "unclean_election",
         start,
         first,
@@ -222,17 +222,17 @@ def _leading(cluster: FleetCluster) -> int:
 
 
 def _elect_uncleanly(cluster: FleetCluster, row: int) -> dict[str, int | str]:
-    partitions, at = cluster.partitions, cluster.partitions.at
-    topic_id, index = partitions.topic_ids[at.topic[row]], int(at.index[row])
+    partitions, columns = cluster.partitions, cluster.partitions.at
+    topic_id, index = partitions.topic_ids[columns.topic[row]], int(columns.index[row])
     old = partitions.isr_of(row)[0]
     active = cluster.active()
-    new = next(one for one in at.replicas[row].tolist() if one != old and one in active)
+    new = next(one for one in columns.replicas[row].tolist() if one != old and one in active)
     cluster.after(5, 200)
     offset = cluster.log.records(
         [PartitionChangeRecord(index, topic_id, isr=(new,), leader=new, leader_recovery_state=1)]
     )
-    at.isr[row] = at.replicas[row] == new
-    at.leader[row] = new
+    columns.isr[row] = columns.replicas[row] == new
+    columns.leader[row] = new
     totals = partitions.totals
     totals.leader_changes += 1
     totals.isr_shrinks += 1
@@ -264,7 +264,7 @@ def under_min_isr(cluster: FleetCluster) -> None:
     for broker in cluster.active():
         held = (cluster.partitions.at.replicas[rows] == broker).any(axis=1)
         cluster.catch_up(broker, rows[held])
-    cluster.tell(
+    cluster.note_incident(
         "under_min_isr", start, first, partitions=[cluster.partitions.path(row) for row in rows.tolist()]
     )
 
@@ -286,13 +286,13 @@ def leaderless(cluster: FleetCluster) -> None:
     cluster.after(SECOND_MS, 5 * SECOND_MS)
     fenced = cluster.fence(broker)
     cluster.idle(cluster.rng.randint(20 * SECOND_MS, MAX_DOWN_MS))
-    back = comes_back(cluster, broker, restarted=True)
+    back = returns(cluster, broker, restarted=True)
     cluster.after(500, 3000)
     for replica in cluster.active():
         cluster.catch_up(replica, rows[(cluster.partitions.at.replicas[rows] == replica).any(axis=1)])
     cluster.after(1000, 5000)
     cluster.preferred()
-    cluster.tell(
+    cluster.note_incident(
         "leaderless",
         start,
         first,
@@ -312,7 +312,7 @@ def quorum_failover(cluster: FleetCluster) -> None:
     cluster.leader = cluster.rng.choice(others)
     cluster.after(1200, 6000)
     lead(cluster, cluster.leader, cluster.log.epoch + cluster.rng.choice((1, 1, 1, 2)))
-    cluster.tell(
+    cluster.note_incident(
         "quorum_failover", start, first, old_leader=old, new_leader=cluster.leader, epoch=cluster.log.epoch
     )
 
@@ -325,18 +325,18 @@ def lead(cluster: FleetCluster, leader: int, epoch: int) -> None:
 
 def broken_invariant(cluster: FleetCluster, *, mend: bool = True) -> None:
     """A deliberate controller bug: a leader outside the ISR, corrected a little later, or never."""
-    partitions, at = cluster.partitions, cluster.partitions.at
+    partitions, columns = cluster.partitions, cluster.partitions.at
     row = int(some_replicated(cluster, 1)[0])
     start, first = cluster.log.now_ms, cluster.log.offset
-    topic_id, index = partitions.topic_ids[at.topic[row]], int(at.index[row])
-    leader = int(at.leader[row])
-    active = [one for one in at.replicas[row].tolist() if one not in (leader, NO_BROKER)]
+    topic_id, index = partitions.topic_ids[columns.topic[row]], int(columns.index[row])
+    leader = int(columns.leader[row])
+    active = [one for one in columns.replicas[row].tolist() if one not in (leader, NO_BROKER)]
     wrong = cluster.rng.choice(active)
     isr = tuple(one for one in partitions.isr_of(row) if one != wrong)
     cluster.after(10, 500)
     offset = cluster.log.records([PartitionChangeRecord(index, topic_id, isr=isr, leader=wrong)])
-    at.isr[row] &= at.replicas[row] != wrong
-    at.leader[row] = wrong
+    columns.isr[row] &= columns.replicas[row] != wrong
+    columns.leader[row] = wrong
     partitions.totals.leader_changes += 1
     partitions.totals.isr_shrinks += 1
     partitions.note(row, cluster.log.now_ms, offset, led=True)
@@ -344,10 +344,10 @@ def broken_invariant(cluster: FleetCluster, *, mend: bool = True) -> None:
     if mend:
         cluster.idle(cluster.rng.randint(SECOND_MS, 20 * SECOND_MS))
         cluster.after(1, 500)
-        whole = at.replicas[row][None, :] != NO_BROKER
+        whole = columns.replicas[row][None, :] != NO_BROKER
         rows = np.array([row], dtype=np.int64)
         cluster.write(Change(rows, whole, np.array([leader], dtype=np.int32)))
-    cluster.tell(
+    cluster.note_incident(
         "broken_invariant",
         start,
         first,

@@ -101,7 +101,7 @@ class Partitions:
 
         `replicas` and `directory` (which of its broker's log directories holds a replica) are (n, width).
         """
-        at, count, width = self.at, len(replicas), replicas.shape[1]
+        columns, count, width = self.at, len(replicas), replicas.shape[1]
         wide = np.full((count, WIDTH), NO_BROKER, dtype=np.int32)
         wide[:, :width] = replicas
         held = np.zeros((count, WIDTH), dtype=np.int8)
@@ -121,7 +121,7 @@ class Partitions:
             "under_since": np.full(count, _NEVER, dtype=np.int64),
         }
         for name_of, values in new.items():
-            setattr(at, name_of, np.concatenate([getattr(at, name_of), values]))
+            setattr(columns, name_of, np.concatenate([getattr(columns, name_of), values]))
         self.topic_names.append(name)
         self.topic_ids.append(topic_id)
         self._words = np.concatenate([self._words, topic_words([topic_id])])
@@ -166,13 +166,13 @@ class Partitions:
         """`broker` leaves the ISR of `rows` (those that have it). As the last member it stays, without
         leading. The first replica in sync becomes leader of a partition that it led."""
         rows = rows[self.in_isr(broker, rows)]
-        at = self.at
-        isr = at.isr[rows].copy()
+        columns = self.at
+        isr = columns.isr[rows].copy()
         alone = isr.sum(axis=1) == 1
-        isr[(at.replicas[rows] == broker) & ~alone[:, None]] = False
-        leader = at.leader[rows].copy()
+        isr[(columns.replicas[rows] == broker) & ~alone[:, None]] = False
+        leader = columns.leader[rows].copy()
         led = leader == broker
-        first = np.take_along_axis(at.replicas[rows], isr.argmax(axis=1)[:, None], axis=1)[:, 0]
+        first = np.take_along_axis(columns.replicas[rows], isr.argmax(axis=1)[:, None], axis=1)[:, 0]
         leader[led] = np.where(alone, NO_BROKER, first)[led]
         changed = ~alone | led
         return Change(rows[changed], isr[changed], leader[changed])
@@ -189,9 +189,9 @@ class Partitions:
 
     def encode(self, change: Change) -> list[tuple[str, Bytes]]:
         """The PartitionChangeRecords of a change, grouped by shape, each group in row order."""
-        at, rows = self.at, change.rows
-        isr_changed = (change.isr != at.isr[rows]).any(axis=1)
-        leader_changed = change.leader != at.leader[rows]
+        columns, rows = self.at, change.rows
+        isr_changed = (change.isr != columns.isr[rows]).any(axis=1)
+        leader_changed = change.leader != columns.leader[rows]
         sizes = change.isr.sum(axis=1)
         shapes = np.where(isr_changed, sizes, 0) * 2 + leader_changed
         encoded = []
@@ -200,41 +200,42 @@ class Partitions:
                 continue
             mine = np.flatnonzero(shapes == shape)
             own = rows[mine]
-            members = at.replicas[own][change.isr[mine]].reshape(len(own), -1) if shape >= 2 else None
+            members = columns.replicas[own][change.isr[mine]].reshape(len(own), -1) if shape >= 2 else None
             leader = change.leader[mine] if shape % 2 else None
             values = change_values(
-                ChangedRows(self._words[at.topic[own]], at.index[own], members, leader), CHANGE_VERSION
+                ChangedRows(self._words[columns.topic[own]], columns.index[own], members, leader),
+                CHANGE_VERSION,
             )
             encoded.append((PartitionChangeRecord.type_name, values))
         return encoded
 
     def apply(self, change: Change, now_ms: int, offset: int) -> None:
         """Applies a change and updates the sums. `offset`: of the batch."""
-        at, rows = self.at, change.rows
-        before, after = at.isr[rows], change.isr
-        leader_changed = change.leader != at.leader[rows]
+        columns, rows = self.at, change.rows
+        before, after = columns.isr[rows], change.isr
+        leader_changed = change.leader != columns.leader[rows]
         changed = leader_changed | (after != before).any(axis=1)
         self.totals.leader_changes += int(leader_changed.sum())
         self.totals.isr_shrinks += int((before & ~after).any(axis=1).sum())
         self.totals.isr_expands += int((after & ~before).any(axis=1).sum())
         self.totals.partition_changes += int(changed.sum())
-        led, full = change.leader != NO_BROKER, after.sum(axis=1) >= at.min_isr[rows]
+        led, full = change.leader != NO_BROKER, after.sum(axis=1) >= columns.min_isr[rows]
         self._account(rows, now_ms, led, ~full)
-        at.isr[rows] = after
-        at.leader[rows] = change.leader
-        at.leader_epoch[rows] += leader_changed
-        at.partition_epoch[rows] += changed
+        columns.isr[rows] = after
+        columns.leader[rows] = change.leader
+        columns.leader_epoch[rows] += leader_changed
+        columns.partition_epoch[rows] += changed
         self._sample(rows[changed], now_ms, offset)
 
     def note(self, row: int, now_ms: int, offset: int, *, led: bool) -> None:
         """Updates epochs and spans after a single change that the caller made to the columns."""
-        at = self.at
-        at.leader_epoch[row] += led
-        at.partition_epoch[row] += 1
+        columns = self.at
+        columns.leader_epoch[row] += led
+        columns.partition_epoch[row] += 1
         self.totals.partition_changes += 1
         rows = np.array([row], dtype=np.int64)
-        under = at.isr[rows].sum(axis=1) < at.min_isr[rows]
-        self._account(rows, now_ms, at.leader[rows] != NO_BROKER, under)
+        under = columns.isr[rows].sum(axis=1) < columns.min_isr[rows]
+        self._account(rows, now_ms, columns.leader[rows] != NO_BROKER, under)
         self._sample(rows, now_ms, offset)
 
     def _account(self, rows: Rows, now_ms: int, led: Bools, under: Bools) -> None:
@@ -259,13 +260,13 @@ class Partitions:
     def close(self, end_ms: int) -> tuple[int, int]:
         """Closes open spans at `end_ms`. Returns how many partitions are
         leaderless and under their minimum."""
-        found = []
+        open_spans = []
         for since in (self.at.leaderless_since, self.at.under_since):
             open_now = since[since != _NEVER]
-            found.append((len(open_now), int((end_ms - open_now).sum())))
-        self.totals.leaderless_partition_ms += found[0][1]
-        self.totals.under_min_isr_partition_ms += found[1][1]
-        return found[0][0], found[1][0]
+            open_spans.append((len(open_now), int((end_ms - open_now).sum())))
+        self.totals.leaderless_partition_ms += open_spans[0][1]
+        self.totals.under_min_isr_partition_ms += open_spans[1][1]
+        return open_spans[0][0], open_spans[1][0]
 
     # -- samples -------------------------------------------------------------------------------------
 

@@ -264,7 +264,7 @@ def _fill(cluster: FleetCluster) -> Iterator[None]:
         start, first = cluster.log.now_ms, cluster.log.offset
         cluster.after(9000, 10500)
         fenced = cluster.fence(broker)
-        cluster.tell(
+        cluster.note_incident(
             "lost_broker",
             start,
             first,
@@ -336,17 +336,17 @@ def _write(
     cluster: FleetCluster, row: int, replicas: list[tuple[int, int]], isr: set[int], **fields: Any
 ) -> int:
     """One record with new replicas for `row` (and ISR and leader if they differ). Returns its offset."""
-    partitions, at = cluster.partitions, cluster.partitions.at
+    partitions, columns = cluster.partitions, cluster.partitions.at
     ids = tuple(broker for broker, _ in replicas)
-    before, leader = set(partitions.isr_of(row)), int(at.leader[row])
+    before, leader = set(partitions.isr_of(row)), int(columns.leader[row])
     ordered = tuple(one for one in ids if one in isr)
     new_leader = leader if leader in isr else ordered[0]
     led = new_leader != leader
     offset = cluster.log.records(
         [
             PartitionChangeRecord(
-                int(at.index[row]),
-                partitions.topic_ids[at.topic[row]],
+                int(columns.index[row]),
+                partitions.topic_ids[columns.topic[row]],
                 isr=ordered if isr != before else None,
                 leader=new_leader if led else None,
                 replicas=ids,
@@ -355,10 +355,10 @@ def _write(
             )
         ]
     )
-    at.replicas[row] = [*ids, *[NO_BROKER] * (WIDTH - len(ids))]
-    at.directory[row] = [*[held for _, held in replicas], *[0] * (WIDTH - len(ids))]
-    at.isr[row] = np.isin(at.replicas[row], list(isr))
-    at.leader[row] = new_leader
+    columns.replicas[row] = [*ids, *[NO_BROKER] * (WIDTH - len(ids))]
+    columns.directory[row] = [*[held for _, held in replicas], *[0] * (WIDTH - len(ids))]
+    columns.isr[row] = np.isin(columns.replicas[row], list(isr))
+    columns.leader[row] = new_leader
     partitions.totals.leader_changes += led
     # A replica that moved away did not fall out of the ISR.
     partitions.totals.isr_shrinks += bool((before - isr) & set(ids))
@@ -409,7 +409,9 @@ def _reassign(cluster: FleetCluster, kind: str, *, cancel: bool) -> None:
         )
     cluster.after(1000, 3000)
     cluster.preferred()
-    cluster.tell(kind, start, first, partitions=[cluster.partitions.path(row) for row, _, _ in moved])
+    cluster.note_incident(
+        kind, start, first, partitions=[cluster.partitions.path(row) for row, _, _ in moved]
+    )
 
 
 def reassignment(cluster: FleetCluster) -> None:

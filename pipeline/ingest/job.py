@@ -255,18 +255,18 @@ def _survey(
         for place in places
     ]
     results = _again_if_changed(run, "inspecting logs", tasks, [place.path for place in places])
-    found = []
-    for place, task, result in zip(places, tasks, results, strict=True):
-        found += result.surveys
+    surveys = []
+    for log_place, task, result in zip(places, tasks, results, strict=True):
+        surveys += result.surveys
         if result.problem is None:
             continue
-        path = result.path or place.path
+        path = result.path or log_place.path
         if can_read(path) and run_task(task).problem is None:
             raise ExecutorError(unseen(result.where, path, result.problem))
         if result.problem not in report.unreadable:
             report.unreadable.append(result.problem)
-        found.append(nothing_of(place, result.problem))
-    return found
+        surveys.append(nothing_of(log_place, result.problem))
+    return surveys
 
 
 def _again_if_changed(run: _Runner, what: str, tasks: list[Task], paths: list[str]) -> list[TaskResult]:
@@ -279,8 +279,8 @@ def _again_if_changed(run: _Runner, what: str, tasks: list[Task], paths: list[st
         ]
         if not again:
             break
-        for at, result in zip(again, run(what, [tasks[at] for at in again]), strict=True):
-            results[at] = result
+        for number, result in zip(again, run(what, [tasks[at] for at in again]), strict=True):
+            results[number] = result
     return results
 
 
@@ -408,7 +408,7 @@ def _next(manifest: Manifest, done: _Done, run: IngestRun) -> Manifest:
     clusters = {name: entry for name, entry in manifest.clusters.items() if name not in absorbed}
     for plan in plans:
         result = replayed[plan.merged.cluster]
-        made = next_entry(plan, resumed=not result.anew)
+        made = next_entry(plan, resumed=not result.started_over)
         if result.has_state:
             made.resume_offset, made.resume_epoch = result.resume_offset, result.resume_epoch
             made.state = _state_name(plan, run) + STATE_SUFFIX
@@ -428,7 +428,7 @@ def _stays(file: WrittenFile, replayed: TaskResult | None, rebuilt: set[str]) ->
         return True  # nothing new in its cluster
     if not file.final:
         return False
-    return file.table == "records" or not replayed.anew
+    return file.table == "records" or not replayed.started_over
 
 
 def _row_counts(manifest: Manifest) -> dict[str, int]:
@@ -446,12 +446,12 @@ def left_out(histories: Iterable[MergedHistory], covered: Mapping[str, Ranges] |
     copies = conflicts = copied = lost = garbage = 0
     for merged in histories:
         for log in merged.logs:
-            for at in log.segments:
-                why = merged.why_unused(log, at)
-                count = at.end_offset - at.start_offset
+            for segment in log.segments:
+                why = merged.why_unused(log, segment)
+                count = segment.end_offset - segment.start_offset
                 if log.place.is_retained:
                     continue
-                garbage += not count and at.size_bytes > 0
+                garbage += not count and segment.size_bytes > 0
                 if why is None or not count:
                     continue
                 if why.startswith("its records were read from"):

@@ -164,12 +164,12 @@ def load_manifest(out: Folder | str | Path, *, oldest: int = FORMAT) -> Manifest
 
 def _listed(folder: Folder) -> dict[int, list[str]]:
     """Manifests by version; those of one version in the order in which they count."""
-    found: dict[int, list[tuple[int, str]]] = {}
+    files: dict[int, list[tuple[int, str]]] = {}
     for name, changed_ns in folder.names(VERSIONS):
         match = _VERSION.fullmatch(name)
         if match is not None:
-            found.setdefault(int(match[1]), []).append((changed_ns, name))
-    return {version: [name for _, name in sorted(names)] for version, names in found.items()}
+            files.setdefault(int(match[1]), []).append((changed_ns, name))
+    return {version: [name for _, name in sorted(names)] for version, names in files.items()}
 
 
 def _read(folder: Folder, name: str, oldest: int = FORMAT) -> Manifest | None:
@@ -178,14 +178,14 @@ def _read(folder: Folder, name: str, oldest: int = FORMAT) -> Manifest | None:
         data = folder.get(name)
         if oldest <= msgspec.json.decode(data, type=_Format).format <= FORMAT:
             return msgspec.json.decode(data, type=Manifest)
-        found = msgspec.json.decode(data, type=_Format).format
+        layout = msgspec.json.decode(data, type=_Format).format
     except (FileMissingError, msgspec.DecodeError):
         return None
-    if found > FORMAT:
+    if layout > FORMAT:
         advice = "they were written by a newer release: upgrade this one"
     else:
         advice = "give --out a new directory and ingest again"
-    raise LayoutError(f"{folder.root} has format {found}, and this release writes {FORMAT}; {advice}")
+    raise LayoutError(f"{folder.root} has format {layout}, and this release writes {FORMAT}; {advice}")
 
 
 def begin(folder: Folder, base: Manifest) -> IngestRun:

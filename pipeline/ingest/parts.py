@@ -32,7 +32,7 @@ from metaquorum.pipeline.intervals.log_parts import (
     LateReplay,
     ReplayedSection,
     agrees,
-    goes_on,
+    continues,
     spliced,
 )
 from metaquorum.pipeline.intervals.many_changes import feed_window
@@ -58,11 +58,12 @@ _IDLE_BYTES = len(
 
 
 class LeftPart(msgspec.Struct, kw_only=True):
-    """What the replay of a part leaves: the first part its `state`, later ones what they `told`; neither if
-    it cannot be joined. `seam`: how the snapshot at its end differs from the state that it reached."""
+    """What the replay of a part leaves: the first part its `state`, later ones the `section` that they
+    replayed; neither if it cannot be joined. `seam`: how the snapshot at its end differs from the state that
+    it reached."""
 
     state: bytes | None = None
-    told: ReplayedSection | None = None
+    section: ReplayedSection | None = None
     rows: list[DamageRow] = []
     unknown: bytes = b""
     end_ms: int = 0
@@ -129,7 +130,7 @@ def run_part(task: PartTask) -> TaskResult:
     write_rows(writer, section.take().items(), final=True)
     left.rows, left.unknown = notes.cut_off()
     try:
-        left.told = section.told()
+        left.section = section.section()
     except StateError:
         return keep_part(task, left, writer)
     if task.number + 1 < len(spans):
@@ -246,7 +247,7 @@ class PartJoin:
         self.engine = ClusterReplay(task.merged.cluster, log_end=task.merged.end_offset, saved=state)
         self.engine.is_resumed = first.is_resumed
         self.notes = DamageNotes()
-        self.notes.go_on(first.rows, first.unknown)
+        self.notes.continue_from(first.rows, first.unknown)
         self.end_ms, self.records = first.end_ms, first.records
         self.used_snapshots = first.used_snapshots
         self.node_of = {piece.file: piece.node_id for piece in pieces_of(self._run, self._run.start)}
@@ -271,19 +272,19 @@ class PartJoin:
 
     def _join(self, left: LeftPart, span: HistorySpan, later: list[HistorySpan]) -> bool:
         """Joins a part. False if it had to be replayed again."""
-        told, seam, self._seam = left.told, self._seam, left.seam
+        section, seam, self._seam = left.section, self._seam, left.seam
         if seam is not None:
             self.notes.add(seam.kind, seam.file, seam.position, seam.offset, seam.reason)
             self.node_of[seam.file] = span.log.place.node_id if span.log is not None else None
-        if told is None or told.start != self.engine.end_offset:
+        if section is None or section.start != self.engine.end_offset:
             self._feed(span.end, noting=True)
             self._look(later)
             return False
-        self.notes.go_on(left.rows, left.unknown)
+        self.notes.continue_from(left.rows, left.unknown)
         self.end_ms, self.records = max(self.end_ms, left.end_ms), self.records + left.records
-        if seam is None and self._splice(told):
+        if seam is None and self._splice(section):
             return True
-        self._feed(told.end, noting=False)
+        self._feed(section.end, noting=False)
         if seam is not None:
             self._look(later)
         return False
@@ -292,17 +293,17 @@ class PartJoin:
         """Examines a seam again: the earlier result was about another state than the one that is reached."""
         self._seam = seam_damage(self.engine, later[0]) if later else None
 
-    def _splice(self, told: ReplayedSection) -> bool:
-        if not goes_on(self.engine, told):
+    def _splice(self, section: ReplayedSection) -> bool:
+        if not continues(self.engine, section):
             return False
-        for number, post in enumerate(told.posts):
+        for number, post in enumerate(section.posts):
             self._feed(post.offset, noting=False)
             if not agrees(self.engine, post):
                 continue
             self._flush()
             merged = self._task.merged
             try:
-                self.engine, rows = spliced(self.engine, told, number, merged.cluster, merged.end_offset)
+                self.engine, rows = spliced(self.engine, section, number, merged.cluster, merged.end_offset)
             except StateError:
                 return False
             write_rows(self._writer, rows, final=True)

@@ -73,22 +73,22 @@ def plan_clusters(
         given = _given(merged)
         if not given:
             continue
-        known = manifest.clusters.get(merged.cluster)
-        found = merged, ClusterEntry(), False
+        earlier = manifest.clusters.get(merged.cluster)
+        choice = merged, ClusterEntry(), False
         absorbed = _absorbed(merged, manifest)
         if absorbed:
-            found = merged, _united([manifest.clusters[name] for name in (merged.cluster, *absorbed)]), True
-        elif known is not None and known.logs == looks(given) and not known.failure:
+            choice = merged, _united([manifest.clusters[name] for name in (merged.cluster, *absorbed)]), True
+        elif earlier is not None and earlier.logs == looks(given) and not earlier.failure:
             report.unchanged.append(merged.cluster)
             continue
-        elif known is not None:
-            chosen = _go_on(merged, given, known)
+        elif earlier is not None:
+            chosen = _continued(merged, given, earlier)
             if isinstance(chosen, str):
                 report.kept.append(merged.cluster)
                 say(f"cluster {merged.cluster}: {chosen}; its tables are not changed")
                 continue
-            found = chosen
-        new_merged, entry, rebuild = found
+            choice = chosen
+        new_merged, entry, rebuild = choice
         if rebuild:
             report.rebuilt.append(merged.cluster)
             say(
@@ -103,7 +103,7 @@ def plan_clusters(
     return plans
 
 
-def _go_on(
+def _continued(
     merged: MergedHistory, given: list[LogSurvey], known: ClusterEntry
 ) -> tuple[MergedHistory, ClusterEntry, bool] | str:
     """The history to read, where to start, and whether to read everything again; or
@@ -122,12 +122,12 @@ def _go_on(
         return merged, _united([known]), True
     if not continues:
         if holds_all or of_given.start_offset == 0:
-            return _anew(merged, of_given), ClusterEntry(), True
+            return _of_given_alone(merged, of_given), ClusterEntry(), True
         return "these are not the logs of an earlier run, and they lack records that it read"
     below = known.resume_offset
     more = _size(covered(of_given), below) > _size(known.covered, below)
     if holds_all and more:
-        return _anew(merged, of_given), ClusterEntry(), True
+        return _of_given_alone(merged, of_given), ClusterEntry(), True
     return merged, known, False
 
 
@@ -170,11 +170,13 @@ def _united(entries: list[ClusterEntry]) -> ClusterEntry:
 
 
 def _absorbed(merged: MergedHistory, manifest: Manifest) -> list[str]:
-    told = {log.place.told for log in merged.logs if log.place.told} & manifest.clusters.keys()
-    return sorted(told - {merged.cluster}) if merged.cluster in told else []
+    names = {
+        log.place.name_in_tables for log in merged.logs if log.place.name_in_tables
+    } & manifest.clusters.keys()
+    return sorted(names - {merged.cluster}) if merged.cluster in names else []
 
 
-def _anew(merged: MergedHistory, of_given: MergedHistory) -> MergedHistory:
+def _of_given_alone(merged: MergedHistory, of_given: MergedHistory) -> MergedHistory:
     shared = [at for at in merged.conflicts if at not in of_given.conflicts and at.kind == SHARED_ID]
     return msgspec.structs.replace(of_given, conflicts=[*shared, *of_given.conflicts])
 
@@ -198,12 +200,12 @@ def _continues(merged: MergedHistory, known: ClusterEntry) -> bool:
 
 def looks(logs: Iterable[LogSurvey]) -> dict[str, LogLook]:
     """A few values of each log, by path, that show whether it changed."""
-    found: dict[str, LogLook] = {}
+    looks_by_path: dict[str, LogLook] = {}
     for log in logs:
-        end, size_bytes, _ = found.get(log.place.path, (0, 0, 0))
+        end, size_bytes, _ = looks_by_path.get(log.place.path, (0, 0, 0))
         newest = max((offset for offset, _ in log.snapshots), default=0)
-        found[log.place.path] = (max(end, log.end_offset), size_bytes + log.size_bytes, newest)
-    return found
+        looks_by_path[log.place.path] = (max(end, log.end_offset), size_bytes + log.size_bytes, newest)
+    return looks_by_path
 
 
 def covered(merged: MergedHistory) -> Ranges:
@@ -268,10 +270,10 @@ def _epoch_before(merged: MergedHistory, offset: int, entry: ClusterEntry) -> in
 
 def _together(ranges: Ranges) -> Ranges:
     """The same offsets in as few ranges as possible."""
-    found: Ranges = []
+    united: Ranges = []
     for start, end in sorted(ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if united and start <= united[-1][1]:
+            united[-1] = (united[-1][0], max(united[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            united.append((start, end))
+    return united

@@ -232,9 +232,9 @@ class _Feeder:
 
     def finish(self) -> TaskResult:
         """Writes the remaining rows and the state for the next run. Returns the result for the driver."""
-        files, told = self.rest()
+        files, reported = self.rest()
         result = self._result([*self._joined, *self._writer.close()])
-        result.reported_files, result.reported_damage = files, told
+        result.reported_files, result.reported_damage = files, reported
         return result
 
     def rest(self) -> tuple[list[tuple[int, FileRow]], list[ReportedDamage]]:
@@ -250,21 +250,21 @@ class _Feeder:
             writer.rows("availability", rows, final=False, day=day)
         noted = self._notes.take(at_end=True)
         below = engine.resume_point[0]
-        told = self._reported_damage()
+        reported = self._reported_damage()
         damage = [(row, row.offset < below and row.kind != UNKNOWN) for row in noted]
-        self._write_damage([*damage, *((at.row, False) for at in told)], told, day_of(self._end_ms))
+        self._write_damage([*damage, *((at.row, False) for at in reported)], reported, day_of(self._end_ms))
         files = self._reported_files()
         for day, line in files:
             writer.rows("files", [line], final=False, day=day)
-        return files, told
+        return files, reported
 
     def _result(self, files: list[WrittenFile]) -> TaskResult:
         task, engine = self._task, self._engine
         result = TaskResult(cluster=task.merged.cluster, files=files, records=self._records)
-        result.anew = task.state_file is not None and not engine.is_resumed
+        result.started_over = task.state_file is not None and not engine.is_resumed
         folder, target = Folder(task.out), f"{STATE}/{task.state_target}"
         low = engine.resume_point[0] if engine.saved_state is not None else task.resume_offset
-        low = min(0 if result.anew and engine.saved_state is None else low, task.final_below)
+        low = min(0 if result.started_over and engine.saved_state is None else low, task.final_below)
         low = min(low, task.store_below)
         result.learned = sorted(set(self._used_snapshots.values()))
         facts = facts_of_image(engine.image, engine.end_offset)
@@ -294,11 +294,11 @@ class _Feeder:
                     why = self._merged.why_unused(log, at)
                     place = (log.place.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
                     lines[at.file] = (day_of(at.last_ms), (*place, why is None, why))
-        known = {line[1]: (day, self._as_used_now(line)) for day, line in self._task.known_files}
+        reported = {line[1]: (day, self._as_used_now(line)) for day, line in self._task.known_files}
         for line in _snapshot_lines(self._merged, self._used_snapshots.keys()):
-            was_used = line[1] in known and known[line[1]][1][5]
-            lines[line[1]] = (day_of(self._end_ms), known[line[1]][1] if was_used else line)
-        return [*(row for file, row in known.items() if file not in lines), *lines.values()]
+            was_used = line[1] in reported and reported[line[1]][1][5]
+            lines[line[1]] = (day_of(self._end_ms), reported[line[1]][1] if was_used else line)
+        return [*(row for file, row in reported.items() if file not in lines), *lines.values()]
 
     def _as_used_now(self, line: FileRow) -> FileRow:
         """A row of an earlier run. If this replay starts over without a snapshot that was read then, no table
@@ -310,12 +310,12 @@ class _Feeder:
         return (*line[:5], False, _why_unused(self._merged, position.offset, position.epoch))
 
     def _write_damage(
-        self, damage: list[tuple[DamageRow, bool]], told: list[ReportedDamage], day: int
+        self, damage: list[tuple[DamageRow, bool]], reported: list[ReportedDamage], day: int
     ) -> None:
         nodes = {log.place.path: log.place.node_id for log in self._merged.logs}
         for log in self._merged.logs:
             nodes |= {segment.file: log.place.node_id for segment in log.segments}
-        nodes |= self._node_of | {at.row.file: at.node_id for at in told}
+        nodes |= self._node_of | {at.row.file: at.node_id for at in reported}
         for final in (True, False):
             lines = [
                 (nodes.get(row.file), row.file, row.position, row.offset, row.kind, row.reason)
@@ -329,18 +329,18 @@ def _other_damage(merged: MergedHistory) -> Iterator[ReportedDamage]:
     used = {section.log.place.path for section in merged.sections if section.start < section.end}
     seen: set[str] = set()
     for log in merged.logs:
-        place = log.place
-        if place.path in used or place.path in seen or place.is_retained:
+        log_place = log.place
+        if log_place.path in used or log_place.path in seen or log_place.is_retained:
             continue
-        seen.add(place.path)
+        seen.add(log_place.path)
         if any(at.readable_bytes != at.size_bytes for at in log.segments):
-            for row in log_damage(StoreDisk(), place):
-                yield ReportedDamage(place.path, place.node_id, row)
+            for row in log_damage(StoreDisk(), log_place):
+                yield ReportedDamage(log_place.path, log_place.node_id, row)
     for conflict in merged.conflicts:
-        place = conflict.log.place
-        if not place.is_retained:
-            row = DamageRow(place.path, 0, conflict.offset, conflict.kind, conflict.reason)
-            yield ReportedDamage(place.path, place.node_id, row)
+        log_place = conflict.log.place
+        if not log_place.is_retained:
+            row = DamageRow(log_place.path, 0, conflict.offset, conflict.kind, conflict.reason)
+            yield ReportedDamage(log_place.path, log_place.node_id, row)
 
 
 def _snapshot_lines(merged: MergedHistory, used: Container[str]) -> Iterator[FileRow]:

@@ -86,14 +86,14 @@ def _surveyed(pieces: list[Piece], segment: SegmentSurvey) -> tuple[int, int, in
 
 def _whole_batches(pieces: list[Piece]) -> tuple[int, int, int] | None:
     """Base offset and byte of the first batch, and the byte after the last one, in the source file."""
-    found: tuple[int, int, int] | None = None
+    bounds: tuple[int, int, int] | None = None
     for piece in pieces:
         for item in read_piece(StoreDisk(), piece):
             if isinstance(item, RecordBatch):
                 at = item.position - piece.shift
-                base, start = found[:2] if found is not None else (item.header.base_offset, at)
-                found = (base, start, at + len(item.data))
-    return found
+                base, start = bounds[:2] if bounds is not None else (item.header.base_offset, at)
+                bounds = (base, start, at + len(item.data))
+    return bounds
 
 
 def _copy(source: str, start: int, end: int | None, folder: Folder, target: str) -> None:
@@ -127,6 +127,6 @@ def retained_places(
                     cluster=entry.shared_id,
                     node_id=None,
                     is_retained=True,
-                    told=name,
+                    name_in_tables=name,
                     read=tuple(sorted(entry.logs)),
                 )

@@ -48,7 +48,7 @@ Watch = Callable[["SparkSession", Callable[[int], None]], AbstractContextManager
 """While entered, reports how many Spark tasks have ended."""
 
 
-def unwatched(session: SparkSession, told: Callable[[int], None]) -> AbstractContextManager[None]:
+def unwatched(session: SparkSession, on_done: Callable[[int], None]) -> AbstractContextManager[None]:
     """Reports no progress."""
     return nullcontext()
 
@@ -94,14 +94,14 @@ def _size(task: Task) -> int:
 
 
 def _run_here(tasks: list[Task], show: Callable[[int, int], None]) -> list[TaskResult]:
-    known, found = gc.get_threshold(), []
+    threshold, results = gc.get_threshold(), []
     try:
         for number, task in enumerate(tasks):
             show(number, len(tasks))
-            found.append(run_task(task))
+            results.append(run_task(task))
     finally:
-        gc.set_threshold(*known)
-    return found
+        gc.set_threshold(*threshold)
+    return results
 
 
 def run_tasks(
@@ -129,12 +129,14 @@ def run_tasks(
     count = len(tasks)
     try:
         with watch(session, lambda done: show(min(done * count // slices, count), count)):
-            found = frame.select("number", "task").mapInArrow(run, "number INT, result BINARY").collect()
+            result_rows = (
+                frame.select("number", "task").mapInArrow(run, "number INT, result BINARY").collect()
+            )
     except PySparkException as error:
         raise ExecutorError(f"Spark did not run the tasks: {str(error).strip().splitlines()[0]}") from error
-    for row in found:
+    for row in result_rows:
         if row["number"] < 0:
             raise ExecutorError(f"{bytes(row['result']).decode()}: {INSTALL}")
-    by_number = {row["number"]: bytes(row["result"]) for row in found}
+    by_number = {row["number"]: bytes(row["result"]) for row in result_rows}
     decode = msgspec.msgpack.Decoder(TaskResult).decode
     return [decode(by_number[number]) for number in range(count)]

@@ -103,5 +103,5 @@ class TaskResult(msgspec.Struct, kw_only=True):
     reported_damage: list[ReportedDamage] = []
     learned: list[int] = []
     """End offsets of the snapshots that gave a state."""
-    anew: bool = False
+    started_over: bool = False
     """The replay should have continued from a state, which could not be used, and started over."""

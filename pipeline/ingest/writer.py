@@ -112,12 +112,12 @@ class ClusterWriter:
     def arrow(self, table: str, day: int, data: pa.RecordBatch, *, final: bool) -> None:
         """Rows of one day, as Arrow."""
         key = (table, day, final)
-        found = self._open.get(key)
-        if found is None:
+        open_file = self._open.get(key)
+        if open_file is None:
             if len(self._open) >= MAX_OPEN_FILES:
                 self._close(next(iter(self._open)))
-            found = self._open[key] = self._begin(table, day)
-        writer, _, path = found
+            open_file = self._open[key] = self._begin(table, day)
+        writer, _, path = open_file
         with in_one_line("write", self._root.place(path)):
             writer.write_batch(data)
         entry = self._rows.setdefault(path, [table, day, final, 0])

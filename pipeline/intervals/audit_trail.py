@@ -28,11 +28,11 @@ class AuditTrail:
         """Takes a batch before it is applied. Its first record has `cause`."""
         named: dict[str, None] = {}
         new: dict[bytes, str] = {}
-        for at in records[1:]:
-            if isinstance(at.record, r.TopicRecord):
-                new[at.record.topic_id] = at.record.name
+        for decoded in records[1:]:
+            if isinstance(decoded.record, r.TopicRecord):
+                new[decoded.record.topic_id] = decoded.record.name
             if len(named) < NAMED_MAX:
-                for path in self._about(at.record, new):
+                for path in self._about(decoded.record, new):
                     named[path] = None
         types = dict.fromkeys(at.record.type_name for at in records[1:])
         self._closed.append(

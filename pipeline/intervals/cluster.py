@@ -83,10 +83,14 @@ class ClusterReplay:
         """Raises StateError for saved bytes that cannot be used."""
         self._cluster = cluster
         self._log_end = log_end
-        told = self.told = Trackers()
+        trackers = self.trackers = Trackers()
         """The parts that make rows."""
-        self._coverage = told.coverage
-        self._quorum, self._partitions, self._violations = told.quorum, told.partitions, told.violations
+        self._coverage = trackers.coverage
+        self._quorum, self._partitions, self._violations = (
+            trackers.quorum,
+            trackers.partitions,
+            trackers.violations,
+        )
         self.moment = Moment(0, None, -1)
         """The last batch, or the snapshot before the next one."""
         self._final: Taken | None = None
@@ -97,15 +101,15 @@ class ClusterReplay:
         self.resume_point = (0, -1)
         """Offset at which a later run continues, and epoch of the record before; valid with `saved_state`."""
         self._begins: int | None = None
-        self._go_on(self._load(decode_state(saved)) if saved is not None else MetadataImage())
+        self._apply_to(self._load(decode_state(saved)) if saved is not None else MetadataImage())
         if saved is None and snapshot is not None:
             self.begins(snapshot.provenance.offset)
             self.learn(snapshot)
 
-    def _go_on(self, image: MetadataImage) -> None:
+    def _apply_to(self, image: MetadataImage) -> None:
         """From now on, records apply to `image`."""
         self._engine = Replayer(ReplayState(image), on_error=self._refuse)
-        self._differences = BatchDifferences(self.told, self._engine, image.features.metadata_version)
+        self._differences = BatchDifferences(self.trackers, self._engine, image.features.metadata_version)
         self._touched = self._differences.touched
         self._next_resume = _next_resume(image.provenance.offset)
 
@@ -114,18 +118,18 @@ class ClusterReplay:
         their open states end there, with an unknown end."""
         moment = self.moment.at(self.end_offset)
         if self.moment.offset or self.end_offset:
-            self.told.lose(moment)
+            self.trackers.lose(moment)
         self._begins = offset
-        self._go_on(MetadataImage().with_provenance(Provenance(offset, 0, 0)))
+        self._apply_to(MetadataImage().with_provenance(Provenance(offset, 0, 0)))
 
     def learn(self, image: MetadataImage, quorum: QuorumView | None = None) -> None:
         """Sets the state before the next record. `image`: of a snapshot that ends there. `quorum`:
         from its control records."""
         provenance = image.provenance
-        moment = self.moment = self.told.clock.moment(provenance.offset, provenance.timestamp_ms)
+        moment = self.moment = self.trackers.clock.moment(provenance.offset, provenance.timestamp_ms)
         self._note_begin(moment)
-        self.told.learn(image, quorum or QuorumView(), moment)
-        self._go_on(image)
+        self.trackers.learn(image, quorum or QuorumView(), moment)
+        self._apply_to(image)
         if self.end_offset < self._log_end < self._next_resume:
             self._remember()
 
@@ -158,24 +162,24 @@ class ClusterReplay:
         """Takes the next batch of the log and its records. Also accepts a batch after a gap:
         the caller reports the gap."""
         header, cause = batch.header, cause_in(records[0].record) if records else None
-        last, moment = self.moment, self.told.clock.moment(header.base_offset, header.max_timestamp_ms)
+        last, moment = self.moment, self.trackers.clock.moment(header.base_offset, header.max_timestamp_ms)
         moment = self.moment = moment._replace(cause=cause)
         self._engine.builder.offset = header.base_offset
         self._note_begin(moment)
         idle = header.records_count == 1 and len(records) == 1 and type(records[0].record) is NoOpRecord
-        self.told.time_passes(last, moment, idle=idle)
+        self.trackers.time_passes(last, moment, idle=idle)
         self._coverage.batch(header.records_count, moment.time_ms)
         if cause is not None:
-            self.told.audit_trail.batch(cause, records, moment, header.leader_epoch)
+            self.trackers.audit_trail.batch(cause, records, moment, header.leader_epoch)
         elects = header.is_control and any(isinstance(at.record, LeaderChangeMessage) for at in records)
         self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=elects)
         if header.is_control:
-            self.told.voters.control(header.leader_epoch, records, moment)
-            for at in records:
-                self._quorum.control(at.record)
-                if isinstance(at.record, LeaderChangeMessage):
+            self.trackers.voters.control(header.leader_epoch, records, moment)
+            for decoded in records:
+                self._quorum.control(decoded.record)
+                if isinstance(decoded.record, LeaderChangeMessage):
                     level = self._engine.builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
-                    self.told.elected(at.record, header.leader_epoch, last, moment, level)
+                    self.trackers.elected(decoded.record, header.leader_epoch, last, moment, level)
             self._engine.apply_batch(batch)
         else:
             kinds = {type(at.record) for at in records}
@@ -191,7 +195,7 @@ class ClusterReplay:
     def window(self, window: BatchWindow) -> int:
         """Takes the next batches of the log, whose records all change partitions, are idle or about brokers.
         Returns how many it took (see `Together`)."""
-        engine, told = self._engine, self.told
+        engine, trackers = self._engine, self.trackers
         first, last = window.batches[0].header, window.batches[-1].header
         if (
             self._touched.is_open
@@ -202,7 +206,7 @@ class ClusterReplay:
         ):
             return 0
         kinds = kinds_of(window)
-        times = None if kinds is None else times_of(window, kinds.idle, told.clock, told.silence)
+        times = None if kinds is None else times_of(window, kinds.idle, trackers.clock, trackers.silence)
         if kinds is None or times is None:
             return 0
         others = decoded(window, kinds.others)
@@ -228,7 +232,7 @@ class ClusterReplay:
         else:
             self._touched.add(others)
             self._differences.compare(self.moment, last.leader_epoch, changes, numbers)
-        told.time_advances(self.moment)
+        trackers.time_advances(self.moment)
         self._note_resume(last.next_offset)
         return len(window.batches)
 
@@ -247,9 +251,9 @@ class ClusterReplay:
 
     def _take(self, window: BatchWindow, times: Times, others: Sequence[DecodedRecord]) -> None:
         """Counts the batches, and applies everything except changes of partitions."""
-        told, header = self.told, window.batches[-1].header
-        told.clock, told.silence = times.clock, times.silence
-        told.time_advances(times.moments[0])
+        trackers, header = self.trackers, window.batches[-1].header
+        trackers.clock, trackers.silence = times.clock, times.silence
+        trackers.time_advances(times.moments[0])
         for moment, count in zip(times.moments, window.counts.tolist(), strict=True):
             self._coverage.batch(count, moment.time_ms)
         self._quorum.batch(header.leader_epoch, window.records, times.moments[0], elects=False)
@@ -312,7 +316,7 @@ class ClusterReplay:
         """Rows since the last call that no later run changes: those before the resume point. They are only
         valid if there is a `saved_state` in the end; otherwise all rows are provisional."""
         if self._final is None:
-            return self.told.take()
+            return self.trackers.take()
         taken, self._final = self._final, {}
         return taken
 
@@ -320,20 +324,20 @@ class ClusterReplay:
         """The remaining rows. Call it once, at the log's end and after `final_rows`."""
         if self._coverage.is_known:
             self._violations.finish(self._engine.state().image, self.moment)
-        rows = self.told.take()
-        for table, more in self.told.open_rows(self.end_offset).items():
+        rows = self.trackers.take()
+        for table, more in self.trackers.open_rows(self.end_offset).items():
             rows[table] = [*rows.get(table, []), *more]
         return rows
 
     def availability_rows(self) -> list[tuple[int, Row]]:
         """(start of the UTC day in Unix ms, row) of `availability`, for the whole log up to here."""
-        rows = self.told.availability.rows(self._cluster, self.told.failovers.failing())
+        rows = self.trackers.availability.rows(self._cluster, self.trackers.failovers.failing())
         return [(day * DAY_MS, row) for day, row in rows]
 
     def saved_here(self) -> bytes:
         """The state that a replay needs to continue here. Raises StateError if the image cannot be saved."""
         image = self._engine.state().image
-        return saved_bytes(image, self.moment.offset, self.told.save(image.provenance.timestamp_ms))
+        return saved_bytes(image, self.moment.offset, self.trackers.save(image.provenance.timestamp_ms))
 
     def _remember(self) -> None:
         """Sets the resume point here, if the image can be saved. Otherwise the next run starts over."""
@@ -341,15 +345,15 @@ class ClusterReplay:
             self.saved_state = self.saved_here()
             provenance = self._engine.state().image.provenance
             self.resume_point = (provenance.offset, provenance.epoch)
-            taken, waiting = self.told.take(), self._final
+            taken, waiting = self.trackers.take(), self._final
             if waiting:  # A snapshot behind a hole moved the point on before these rows were asked for.
                 taken = {table: [*waiting[table], *rows] for table, rows in taken.items()}
             self._final = taken
 
     def _load(self, saved: SavedState) -> MetadataImage:
         image = decode_image(saved.image, LogPosition(max(saved.epoch, 0), saved.offset), saved.finalized)
-        timestamp_ms = self.told.load(saved.trackers, image)
-        self.moment = self.told.clock.moment(saved.last_offset, timestamp_ms)
+        timestamp_ms = self.trackers.load(saved.trackers, image)
+        self.moment = self.trackers.clock.moment(saved.last_offset, timestamp_ms)
         return image.with_provenance(Provenance(saved.offset, saved.epoch, timestamp_ms))
 
 

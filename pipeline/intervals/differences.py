@@ -46,20 +46,20 @@ class _ManyDifferences(NamedTuple):
 class BatchDifferences:
     """Compares the batches that `engine` replays, one after another."""
 
-    def __init__(self, told: Trackers, engine: Replayer, level: int) -> None:
+    def __init__(self, trackers: Trackers, engine: Replayer, level: int) -> None:
         """`level`: the metadata.version before the next record."""
-        self._told, self._engine = told, engine
-        self._coverage = told.coverage
-        self._brokers, self._directories = told.brokers, told.directories
-        self._topics, self._configs, self._partitions = told.topics, told.configs, told.partitions
-        self._availability = told.availability
-        self._violations = told.violations
+        self._trackers, self._engine = trackers, engine
+        self._coverage = trackers.coverage
+        self._brokers, self._directories = trackers.brokers, trackers.directories
+        self._topics, self._configs, self._partitions = trackers.topics, trackers.configs, trackers.partitions
+        self._availability = trackers.availability
+        self._violations = trackers.violations
         self.touched = Touched()
         """Entities that the batch, or the open transaction, is about."""
         self._question = Question()
         self._level = level
         self._active = ActiveBrokers()
-        self._active.set(told.brokers.registrations)
+        self._active.set(trackers.brokers.registrations)
 
     @property
     def _builder(self) -> ImageBuilder:
@@ -72,24 +72,24 @@ class BatchDifferences:
     def alone(self, changes: ManyChanges, turns: Turns) -> list[int]:
         """The numbers of batches that may break a rule, or change more than can be compared together:
         each is judged at its end."""
-        found = [*changes.twice.tolist(), *changes.batch_of[self._doubtful(changes, turns)].tolist()]
+        batches = [*changes.twice.tolist(), *changes.batch_of[self._doubtful(changes, turns)].tolist()]
         if not turns.turns:
-            return found
+            return batches
         if self._violations.broken or self._availability.is_off:
-            return [*found, *(at.batch for at in turns.turns)]
+            return [*batches, *(at.batch for at in turns.turns)]
         versions, section_of = changes.versions, turns.section_of(changes.batch_of)
         before, after = versions.chunk(changes.before), versions.chunk(changes.after)
-        return [*found, *still_named(self._builder.topics.columns.chunks, before, after, section_of, turns)]
+        return [*batches, *still_named(self._builder.topics.columns.chunks, before, after, section_of, turns)]
 
     def _doubtful(self, changes: ManyChanges, turns: Turns) -> Places:
         """Changes that may break a rule, or of partitions with a violation."""
-        found = changes.may_be_unsound(turns)
+        doubtful = changes.may_be_unsound(turns)
         broken = self._violations.broken
         if broken:
             names = self._names(changes)
             pairs = zip(changes.topic_at.tolist(), changes.indexes, strict=True)
-            found |= np.array([f"topic/{names[at]}/{index}" in broken for at, index in pairs], dtype=bool)
-        return np.flatnonzero(found)
+            doubtful |= np.array([f"topic/{names[at]}/{index}" in broken for at, index in pairs], dtype=bool)
+        return np.flatnonzero(doubtful)
 
     def _names(self, changes: ManyChanges) -> list[str]:
         return [self._topics.name(topic_id) for topic_id in changes.topics]
@@ -117,7 +117,7 @@ class BatchDifferences:
             turns = Turns(self._active.known, self._active.active)
             many = self._compare_changes(changes, numbers, epoch, turns)
             self._ask_about_changes(changes, turns)
-            self._tell(many, 0, len(changes))
+            self._pass_on(many, 0, len(changes))
         for name, offset in touched.cleared.items():
             self._touch_cleared(name, offset)
         if touched.partitions:
@@ -127,16 +127,16 @@ class BatchDifferences:
             if topic_id in self._topics.names and topic_id not in self._builder.topics.by_id:
                 self._remove_topic(topic_id, moment.at(offset))
         if self._coverage.is_known:
-            self._told.nodes_changed(self._builder, touched, ran, moment)
+            self._trackers.nodes_changed(self._builder, touched, ran, moment)
         touched.clear()
         self._judge(moment)
 
     def _begin(self, moment: Moment, partitions: int, leads: Callable[[int], bool] | None = None) -> None:
         """The next batch for rules of cause: with the state after it, if `leads` is not given."""
-        self._told.causes.is_known = self._coverage.is_known
+        self._trackers.causes.is_known = self._coverage.is_known
         level = self._builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
         leads = leads or self._builder.topics.is_led_by
-        self._told.causes.begins(moment, level, leads, partitions=partitions)
+        self._trackers.causes.begins(moment, level, leads, partitions=partitions)
 
     def _judge(self, moment: Moment) -> None:
         level = self._builder.finalized.get(METADATA_VERSION, 0)
@@ -154,21 +154,21 @@ class BatchDifferences:
         """Compares batches at these moments that change partitions or are `turns`, none of which must be
         compared `alone`. Parts that count get all changes at once. The others get the changes before a turn,
         the turn, and the changes after it."""
-        many, told, at = self._compare_changes(changes, numbers, epoch, turns), self._told, 0
+        many, trackers, written_to = self._compare_changes(changes, numbers, epoch, turns), self._trackers, 0
         for turn in turns.turns:
             moment = moments[turn.batch]
             low, high = changes.number_at(turn.batch), changes.number_at(turn.batch + 1)
-            self._write_plain(many, at, low)
-            told.time_advances(moment)
+            self._write_plain(many, written_to, low)
+            trackers.time_advances(moment)
             self._begin(moment, high - low, leads_nothing)
             ran = frozenset(who for who, one in self._brokers.registrations.items() if one.is_active)
             replicas_in = partial(self._replicas_before, changes, low)
             self._compare_brokers(turn.touched, turn.registered, moment, epoch, replicas_in)
             self._question = Question()  # common records need no checks
-            self._tell(many, low, high)
-            told.brokers_compared(self._builder, ran, moment)
-            at = high
-        self._write_plain(many, at, len(changes))
+            self._pass_on(many, low, high)
+            trackers.brokers_compared(self._builder, ran, moment)
+            written_to = high
+        self._write_plain(many, written_to, len(changes))
         if turns.turns:
             self._active.set(self._brokers.registrations)
 
@@ -186,11 +186,11 @@ class BatchDifferences:
             now = registered.get(broker_id)
             there, by = moment.at(offset), record.type_name
             if before is None and now is None and not self._coverage.is_known:
-                self._told.stranger(broker_id, record, there)
+                self._trackers.stranger(broker_id, record, there)
                 continue
             self._question.broker(broker_id, before, now)
             step = BrokerStep(offset=offset, record=record, broker_id=broker_id, before=before, after=now)
-            self._told.broker_changed(step, there)
+            self._trackers.broker_changed(step, there)
             if now is not None and now.rack != self._brokers.racks.get(broker_id):
                 self._availability.racks_changed(broker_id)
             if before is not None or self._coverage.is_known:
@@ -202,7 +202,7 @@ class BatchDifferences:
     def _replicas_before(self, changes: ManyChanges, low: int, directory: bytes) -> int:
         """The number of partitions with a replica in a log directory, before change number `low`
         of those that were compared."""
-        return self._partitions.replicas_in(directory) - changes.came_to(directory, low)
+        return self._partitions.replicas_in(directory) - changes.replicas_added_to(directory, low)
 
     def _compare_configs(self, moment: Moment) -> None:
         configs = self._builder.configs
@@ -212,7 +212,7 @@ class BatchDifferences:
             places = {name: moment.at(offset) for name, offset in names.items()}
             if self._configs.changed(resource, places, configs.get(resource) or {}):
                 is_topic = resource.resource_type == TOPIC_RESOURCE
-                self._told.min_isr_changed(resource.name if is_topic else None)
+                self._trackers.min_isr_changed(resource.name if is_topic else None)
 
     def _touch_cleared(self, name: str, offset: int) -> None:
         topic_id = self._builder.topics.by_name.get(name)
@@ -238,7 +238,7 @@ class BatchDifferences:
             if before is now:
                 continue
             if is_known:
-                self._told.partition_changed(key, before, now, moment)
+                self._trackers.partition_changed(key, before, now, moment)
                 sound = is_plainly_sound(now) and self._active.carry(now)
                 if not sound or (broken and f"topic/{name}/{key[1]}" in broken):
                     self._question.partitions.add(key)
@@ -252,16 +252,16 @@ class BatchDifferences:
             if before.directories != now.directories:
                 self._directories.partition(before, now, offset)
             if before.leader_epoch != now.leader_epoch and before.leader != now.leader:
-                self._told.leader_changed(key, name, before, now, moment.at(offset))
+                self._trackers.leader_changed(key, name, before, now, moment.at(offset))
 
     def _compare_directories(self, changes: ManyChanges, epoch: int) -> None:
         last: Moment | None = None
-        for at in np.flatnonzero(changes.placed).tolist():
-            moment = changes.moment(at)
+        for number in np.flatnonzero(changes.placed).tolist():
+            moment = changes.moment(number)
             if last is not None and moment.offset != last.offset:
                 self._directories.batch_ends(last, epoch)
-            place = int(changes.offsets[at])
-            self._directories.partition(changes.infos_before[at], changes.infos[at], place)
+            place = int(changes.offsets[number])
+            self._directories.partition(changes.infos_before[number], changes.infos[number], place)
             last = moment
         if last is not None:
             self._directories.batch_ends(last, epoch)
@@ -269,13 +269,13 @@ class BatchDifferences:
     def _compare_changes(
         self, changes: ManyChanges, numbers: Places, epoch: int, turns: Turns
     ) -> _ManyDifferences:
-        """As `_compare_partitions`, for a known state. `_tell` passes on the rest."""
-        names, told = self._names(changes), self._told
+        """As `_compare_partitions`, for a known state. `_pass_on` passes on the rest."""
+        names, trackers = self._names(changes), self._trackers
         elected = changes.led & (changes.before[LEADER_EPOCH] != changes.after[LEADER_EPOCH])
         elected &= ~changes.preferred(turns)
         changes.make_infos(elected | changes.placed)
         self._partitions.changed_together(numbers, changes, names)
-        told.placement.changed_together(changes)
+        trackers.placement.changed_together(changes)
         min_isr: IntArray = np.array([self._configs.min_isr(name) for name in names], dtype=np.int32)
         self._availability.changed_together(changes, min_isr[changes.topic_at])
         self._compare_directories(changes, epoch)
@@ -283,11 +283,14 @@ class BatchDifferences:
 
     def _ask_about_changes(self, changes: ManyChanges, turns: Turns) -> None:
         names = self._names(changes)
-        for at in self._doubtful(changes, turns).tolist():
-            now, path = changes.infos[at], f"topic/{names[changes.topic_at[at]]}/{changes.indexes[at]}"
+        for number in self._doubtful(changes, turns).tolist():
+            now, path = (
+                changes.infos[number],
+                f"topic/{names[changes.topic_at[number]]}/{changes.indexes[number]}",
+            )
             sound = is_plainly_sound(now) and self._active.carry(now)
             if not sound or path in self._violations.broken:
-                self._question.partitions.add(changes.key(at))
+                self._question.partitions.add(changes.key(number))
 
     def _write_plain(self, many: _ManyDifferences, low: int, high: int) -> None:
         """Does the same for batches without records about brokers, one after another."""
@@ -297,19 +300,19 @@ class BatchDifferences:
         firsts = low + np.flatnonzero(np.diff(changes.batch_of[low:high], prepend=-1))
         for at, end in itertools.pairwise([*firsts.tolist(), high]):
             self._begin(changes.moment(at), end - at, leads_nothing)
-            self._tell(many, at, end)
+            self._pass_on(many, at, end)
 
-    def _tell(self, many: _ManyDifferences, low: int, high: int) -> None:
+    def _pass_on(self, many: _ManyDifferences, low: int, high: int) -> None:
         """Passes on what the changes from `low` to below `high` mean for brokers,
         with the brokers after them."""
         if low == high:
             return
-        changes, told = many.changes, self._told
-        told.incidents.changed_together(many.losses, low, high)
+        changes, trackers = many.changes, self._trackers
+        trackers.incidents.changed_together(many.losses, low, high)
         start, end = np.searchsorted(many.elected, (low, high)).tolist()
         for at in many.elected[start:end].tolist():
             place, name = changes.moment(at).at(int(changes.offsets[at])), many.names[changes.topic_at[at]]
-            told.leader_changed(changes.key(at), name, changes.infos_before[at], changes.infos[at], place)
+            trackers.leader_changed(changes.key(at), name, changes.infos_before[at], changes.infos[at], place)
 
     def _ask_about_topic(self, topic_id: bytes, name: str) -> None:
         is_sound = topic_is_plainly_sound(self._builder.topics, topic_id)
@@ -322,7 +325,7 @@ class BatchDifferences:
         name = self._topics.name(topic_id)
         gone = self._partitions.topic_removed(topic_id, name, moment)
         for info in gone:
-            self._told.partition_removed(info, moment)
+            self._trackers.partition_removed(info, moment)
         self._topics.removed(topic_id, len(gone), moment)
         if self._violations.broken:
             self._question.gone |= {f"topic/{name}", *(f"topic/{name}/{info.index}" for info in gone)}

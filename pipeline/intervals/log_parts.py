@@ -74,36 +74,36 @@ class ReplayedSection(msgspec.Struct, kw_only=True):
 
 
 class LateReplay:
-    """Give it the batches after the snapshot, then ask for `told`."""
+    """Give it the batches after the snapshot, then ask for the `section`."""
 
     def __init__(self, cluster: str, before: Before, posts: Sequence[int] = POSTS) -> None:
         self.engine = ClusterReplay(cluster, log_end=NO_END)
         provenance = before.image.provenance
         self.engine.begins(provenance.offset)
         self.engine.learn(before.image, before.quorum)
-        told = self.engine.told
+        trackers = self.engine.trackers
         if before.silence is not None:
-            told.silence.load(before.silence)
+            trackers.silence.load(before.silence)
         self._learn_election(before)
-        told.take()
-        for memory in (told.brokers.racks, told.ids.last, told.upgrades.before):
+        trackers.take()
+        for memory in (trackers.brokers.racks, trackers.ids.last, trackers.upgrades.before):
             memory.missed.clear()
-        self._start, self._began_ms = provenance.offset, told.clock.now_ms
+        self._start, self._began_ms = provenance.offset, trackers.clock.now_ms
         self._due = [provenance.offset + at for at in posts]
         self._posts: list[Post] = []
         self._rows: list[RowsByTable] = []
         self._late: RowsByTable = {}
 
     def _learn_election(self, before: Before) -> None:
-        at = before.election
-        if at is None:
+        election = before.election
+        if election is None:
             return
-        told, view = self.engine.told, QuorumView().after(at.epoch, at.records)
-        for one in at.records:
+        trackers, view = self.engine.trackers, QuorumView().after(election.epoch, election.records)
+        for one in election.records:
             if isinstance(one.record, LeaderChangeMessage):
-                told.quorum.learn_election(one.record)
-                told.incidents.learn_election((one.record.leader_id, at.epoch))
-        told.voters.learn_election(view, self.engine.moment)
+                trackers.quorum.learn_election(one.record)
+                trackers.incidents.learn_election((one.record.leader_id, election.epoch))
+        trackers.voters.learn_election(view, self.engine.moment)
 
     def batch(self, batch: RecordBatch, records: tuple[DecodedRecord, ...]) -> None:
         """Takes the next batch and its records."""
@@ -111,7 +111,7 @@ class LateReplay:
             self._due = [at for at in self._due if at > batch.header.base_offset]
             self._rows.append(_lists(self.engine.final_rows()))
             self._posts.append(
-                post_at(batch.header.base_offset, self.engine.told, inside=self.engine.is_inside)
+                post_at(batch.header.base_offset, self.engine.trackers, inside=self.engine.is_inside)
             )
         self.engine.batch(batch, records)
 
@@ -125,71 +125,73 @@ class LateReplay:
         """Rows that ended since the last call and are valid wherever the section is joined."""
         if not self._posts or self._due:
             return {}
-        found, below = self.engine.final_rows(), self._posts[-1].offset
-        for table, rows in found.items():
+        final, below = self.engine.final_rows(), self._posts[-1].offset
+        for table, rows in final.items():
             start = _start_column(table)
             if isinstance(rows, StateRows):
-                early, found[table] = rows.split(below)
+                early, final[table] = rows.split(below)
                 self._late.setdefault(table, []).extend(early)
             elif start is not None:
                 self._late.setdefault(table, []).extend(row for row in rows if row[start] < below)
-                found[table] = [row for row in rows if row[start] >= below]
-        return found
+                final[table] = [row for row in rows if row[start] >= below]
+        return final
 
-    def told(self) -> ReplayedSection:
+    def section(self) -> ReplayedSection:
         """Everything except the rows of `take`, which must have been called before. Raises StateError if
         the state cannot be saved."""
         if not self._posts or self.engine.is_inside:
             raise StateError("the section is too short, or ends inside a transaction")
         if self._due:
             self._late = _lists(self.engine.final_rows())
-        told = self.engine.told
+        trackers = self.engine.trackers
         return ReplayedSection(
             start=self._start,
             end=self.engine.end_offset,
             began_ms=self._began_ms,
             posts=self._posts,
             rows=[*self._rows, self._late],
-            missed=Missed(told.brokers.racks.missed, told.ids.last.missed, told.upgrades.before.missed),
-            was_moved=told.availability.was_moved,
+            missed=Missed(
+                trackers.brokers.racks.missed, trackers.ids.last.missed, trackers.upgrades.before.missed
+            ),
+            was_moved=trackers.availability.was_moved,
             state=self.engine.saved_here(),
         )
 
 
-def goes_on(left: ClusterReplay, told: ReplayedSection) -> bool:
+def continues(left: ClusterReplay, section: ReplayedSection) -> bool:
     """Whether a section can be joined to a replay that is at its start."""
-    trackers, missed = left.told, told.missed
+    trackers, missed = left.trackers, section.missed
     racks = {who for who, rack in trackers.brokers.racks.items() if rack is not None}
     knows_more = (
         missed.racks & racks
         or missed.ids & trackers.ids.last.keys()
         or missed.levels & trackers.upgrades.before.keys()
     )
-    fits = left.end_offset == told.start and trackers.clock.now_ms <= told.began_ms
-    return fits and left.knows_state and not (knows_more or told.was_moved)
+    fits = left.end_offset == section.start and trackers.clock.now_ms <= section.began_ms
+    return fits and left.knows_state and not (knows_more or section.was_moved)
 
 
 def agrees(left: ClusterReplay, post: Post) -> bool:
     """Whether a replay at a post has the same context as the section had there."""
     if left.end_offset != post.offset or left.is_inside or not post.context:
         return False
-    return context_of(left.told) == post.context
+    return context_of(left.trackers) == post.context
 
 
 def spliced(
-    left: ClusterReplay, told: ReplayedSection, number: int, cluster: str, log_end: int
+    left: ClusterReplay, section: ReplayedSection, number: int, cluster: str, log_end: int
 ) -> tuple[ClusterReplay, Iterator[tuple[str, list[tuple[Any, ...]]]]]:
     """The replay at the section's end, and the rows by table that ended from post `number` on, without those
     of `take`. The rows of `left` must have been taken. Raises StateError if the two do not match."""
-    post = told.posts[number]
+    post = section.posts[number]
     try:
-        made = ClusterReplay(cluster, log_end=log_end, saved=told.state)
-        adopt(made.told, left.told, post, told.began_ms)
+        made = ClusterReplay(cluster, log_end=log_end, saved=section.state)
+        adopt(made.trackers, left.trackers, post, section.began_ms)
     except KeyError as error:
         raise StateError(f"the section does not match: {error}") from error
     made.is_resumed = left.is_resumed
-    join = RowJoin(left.told.open_rows(post.offset), post)
-    later = (at for part in told.rows[number + 1 :] for at in part.items())
+    join = RowJoin(left.trackers.open_rows(post.offset), post)
+    later = (at for part in section.rows[number + 1 :] for at in part.items())
     return made, ((table, list(join.rows(table, rows))) for table, rows in later)
 
 
@@ -206,7 +208,7 @@ class _Ends(NamedTuple):
     """The columns that the end of an interval sets, besides `to_...`; those to add up (`added`), and those of
     which the `longest` counts. All others are set at the start."""
 
-    told: tuple[str, ...] = ()
+    set_at_end: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     longest: tuple[str, ...] = ()
 
@@ -249,57 +251,63 @@ class Post(msgspec.Struct, kw_only=True):
     """Open rows of the tables with columns to add up."""
 
 
-def context_of(told: Trackers) -> bytes:
+def context_of(trackers: Trackers) -> bytes:
     """A digest of everything on which later rows depend, except the image and how open states began. Empty if
     the state is unknown or the cluster is off."""
-    sums, quorum = told.availability.context(), told.quorum.context()
-    if sums is None or quorum is None or not told.coverage.is_known:
+    sums, quorum = trackers.availability.context(), trackers.quorum.context()
+    if sums is None or quorum is None or not trackers.coverage.is_known:
         return b""
-    now_ms = told.clock.now_ms
+    now_ms = trackers.clock.now_ms
     parts = (
-        *(told.clock, told.silence.save(), told.coverage.context(), quorum, told.voters.context()),
-        *(told.brokers.context(), sorted(told.topics.names.items()), told.configs.context()),
-        *(told.violations.context(), told.incidents.context(now_ms), told.upgrades.context()),
-        *(told.ids.context(), told.failovers.save(), told.placement.save(), sums),
+        *(
+            trackers.clock,
+            trackers.silence.save(),
+            trackers.coverage.context(),
+            quorum,
+            trackers.voters.context(),
+        ),
+        *(trackers.brokers.context(), sorted(trackers.topics.names.items()), trackers.configs.context()),
+        *(trackers.violations.context(), trackers.incidents.context(now_ms), trackers.upgrades.context()),
+        *(trackers.ids.context(), trackers.failovers.save(), trackers.placement.save(), sums),
     )
     return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
 
 
-def post_at(offset: int, told: Trackers, *, inside: bool) -> Post:
+def post_at(offset: int, trackers: Trackers, *, inside: bool) -> Post:
     """The state of a replay that began at a snapshot, before the batch at `offset`.
     `inside`: in a transaction."""
     counted = Counted(
-        coverage=told.coverage.counted(),
-        quorum=told.quorum.counted(),
-        ids=told.ids.counted(),
-        incidents=list(told.incidents.counted().items()),
-        sums=told.availability.counted(),
+        coverage=trackers.coverage.counted(),
+        quorum=trackers.quorum.counted(),
+        ids=trackers.ids.counted(),
+        incidents=list(trackers.incidents.counted().items()),
+        sums=trackers.availability.counted(),
     )
     opened = {
-        "quorum_epochs": told.quorum.open_rows(),
-        "incidents": told.incidents.open_rows(told.clock.now_ms),
-        "ids": told.ids.open_rows(),
+        "quorum_epochs": trackers.quorum.open_rows(),
+        "incidents": trackers.incidents.open_rows(trackers.clock.now_ms),
+        "ids": trackers.ids.open_rows(),
     }
-    context = b"" if inside else context_of(told)
+    context = b"" if inside else context_of(trackers)
     return Post(offset=offset, context=context, counted=counted, opened=opened)
 
 
-def adopt(told: Trackers, left: Trackers, post: Post, began_ms: int) -> None:
-    """Completes the open states of `told`, which began at a snapshot at `began_ms`, with those of `left`,
+def adopt(trackers: Trackers, left: Trackers, post: Post, began_ms: int) -> None:
+    """Completes the open states of `trackers`, which began at a snapshot at `began_ms`, with those of `left`,
     which is at the post. Raises KeyError if they do not match."""
     below, counted = post.offset, post.counted
-    told.coverage.adopt(left.coverage, counted.coverage)
-    told.quorum.adopt(left.quorum, below, counted.quorum)
-    told.voters.adopt(left.voters, below)
-    told.brokers.adopt(left.brokers, below)
-    told.topics.adopt(left.topics, below)
-    told.configs.adopt(left.configs, below)
-    told.partitions.adopt(left.partitions, below)
-    told.violations.adopt(left.violations, below)
-    told.incidents.adopt(left.incidents, below, dict(counted.incidents))
-    told.upgrades.adopt(left.upgrades, below)
-    told.ids.adopt(left.ids, below, counted.ids)
-    told.availability.adopt(left.availability, dict(counted.sums), began_ms)
+    trackers.coverage.adopt(left.coverage, counted.coverage)
+    trackers.quorum.adopt(left.quorum, below, counted.quorum)
+    trackers.voters.adopt(left.voters, below)
+    trackers.brokers.adopt(left.brokers, below)
+    trackers.topics.adopt(left.topics, below)
+    trackers.configs.adopt(left.configs, below)
+    trackers.partitions.adopt(left.partitions, below)
+    trackers.violations.adopt(left.violations, below)
+    trackers.incidents.adopt(left.incidents, below, dict(counted.incidents))
+    trackers.upgrades.adopt(left.upgrades, below)
+    trackers.ids.adopt(left.ids, below, counted.ids)
+    trackers.availability.adopt(left.availability, dict(counted.sums), began_ms)
 
 
 class RowJoin:
@@ -326,12 +334,14 @@ class RowJoin:
 def _joined(places: _Places, left: Row, row: Row, seen: Row | None) -> Row:
     """The row with the start of `left`. `seen`: what the section had counted of it at the post."""
     made = list(left)
-    for at in places.told:
-        made[at] = row[at]
-    for at in places.added:
-        made[at] += row[at] - (seen[at] if seen is not None else 0)
-    for at in places.longest:
-        made[at] = max((value for value in (made[at], row[at]) if value is not None), default=None)
+    for column in places.set_at_end:
+        made[column] = row[column]
+    for column in places.added:
+        made[column] += row[column] - (seen[column] if seen is not None else 0)
+    for column in places.longest:
+        made[column] = max(
+            (value for value in (made[column], row[column]) if value is not None), default=None
+        )
     return tuple(made)
 
 
@@ -360,7 +370,7 @@ class _Places(NamedTuple):
 
     key: Callable[[Row], Any]
     start: int
-    told: list[int]
+    set_at_end: list[int]
     added: list[int]
     longest: list[int]
 
@@ -377,8 +387,8 @@ def _places(table: str, ends: _Ends) -> _Places:
 
     keys = at(name for name in TABLES[table].key if name not in _NOT_KEYS)
     key = itemgetter(*keys) if keys else _only
-    told = at([*(name for name in _ALWAYS if name in names), *ends.told])
-    return _Places(key, names.index("from_offset"), told, at(ends.added), at(ends.longest))
+    set_at_end = at([*(name for name in _ALWAYS if name in names), *ends.set_at_end])
+    return _Places(key, names.index("from_offset"), set_at_end, at(ends.added), at(ends.longest))
 
 
 _PLACES = {table: _places(table, ends) for table, ends in JOINED.items()}

@@ -103,24 +103,24 @@ def foresee(
     """The effects of records about brokers, each with the number of its batch, on
     the brokers of `builder`."""
     by_batch: dict[int, list[DecodedRecord]] = {}
-    for batch, at in given:
-        by_batch.setdefault(batch, []).append(at)
-    known = frozenset(builder.brokers)
+    for batch, decoded in given:
+        by_batch.setdefault(batch, []).append(decoded)
+    broker_ids = frozenset(builder.brokers)
     nodes, running = builder.nodes(), active
     turns: list[Turn] = []
     for batch, records in by_batch.items():
         before = dict(nodes.brokers)
         touched = Touched()
         touched.add(records)
-        if max(known, default=_IDS) >= _IDS or not _applied(nodes, records):
-            return Turns(known, active, turns, [batch])
+        if max(broker_ids, default=_IDS) >= _IDS or not _applied(nodes, records):
+            return Turns(broker_ids, active, turns, [batch])
         registered = dict(nodes.brokers)
         now_active = frozenset([who for who, at in registered.items() if at.is_active])
         if not now_active or any(_is_moved(before.get(who), registered[who]) for who in touched.brokers):
-            return Turns(known, active, turns, [batch])
+            return Turns(broker_ids, active, turns, [batch])
         turns.append(Turn(batch, touched.brokers, registered, now_active, running - now_active))
         running = now_active
-    return Turns(known, active, turns)
+    return Turns(broker_ids, active, turns)
 
 
 def _applied(nodes: ImageBuilder, records: Iterable[DecodedRecord]) -> bool:
@@ -232,15 +232,15 @@ def decoded(window: BatchWindow, places: Places) -> list[DecodedRecord] | None:
         return []
     frames, offsets = window.frames, window.offsets()
     times_ms = window.each([at.header.max_timestamp_ms for at in window.batches])
-    found = []
+    records = []
     try:
         for place in places.tolist():
             start = int(frames.starts[place])
             version, record = decode(frames.data, start, start + int(frames.lengths[place]))
-            found.append(DecodedRecord(int(offsets[place]), int(times_ms[place]), version, record))
+            records.append(DecodedRecord(int(offsets[place]), int(times_ms[place]), version, record))
     except RecordDecodeError:
         return None
-    return found
+    return records
 
 
 class Times(NamedTuple):
@@ -277,22 +277,22 @@ def feed_window(window: BatchWindow, together: Together, single: Single) -> None
 def _feed(window: BatchWindow, together: Together, single: Single) -> None:
     """Halves what is not taken, so that a special batch is by itself in the end. After many special batches,
     it tries the following ones less often."""
-    at, count, alone = 0, len(window.batches), 1
+    position, count, alone = 0, len(window.batches), 1
     step = count
-    while at < count:
-        part = window.part(at, min(at + step, count))
+    while position < count:
+        part = window.part(position, min(position + step, count))
         taken = together(part) if part.records >= MIN_TOGETHER else NOT_THE_FIRST
         if not taken and len(part.batches) > 1:
             step = len(part.batches) // 2
             continue
         if taken > 0:
-            alone = 1 if window.part(at, at + taken).records >= WORTH_IT else alone
+            alone = 1 if window.part(position, position + taken).records >= WORTH_IT else alone
         else:
-            taken = min(alone, count - at)
-            for batch in window.batches[at : at + taken]:
+            taken = min(alone, count - position)
+            for batch in window.batches[position : position + taken]:
                 single(batch)
             alone = min(2 * alone, MAX_ALONE)
-        at += taken
+        position += taken
         step = max(2 * taken, MAX_ALONE)
 
 
@@ -401,7 +401,7 @@ class ManyChanges:
         self.infos_before.make(places)
         self.infos.make(places)
 
-    def came_to(self, directory: bytes, low: int) -> int:
+    def replicas_added_to(self, directory: bytes, low: int) -> int:
         """How many more partitions have a replica in a log directory after all changes than
         before change number `low`."""
         code, width = self.directory_table.find(directory), self.versions.replica_width

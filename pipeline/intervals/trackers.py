@@ -152,8 +152,8 @@ class Trackers:
         registered = self.brokers.registrations
         if any(at.is_active for at in registered.values()):
             self.availability.switched_on()
-            self.incidents.comes_back(moment.now_ms)
-            self.coverage.comes_back(moment)
+            self.incidents.returns(moment.now_ms)
+            self.coverage.returns(moment)
         elif ran and any(at.in_controlled_shutdown for at in registered.values() if at.broker_id in ran):
             self._go_off(moment)
             self.failovers.lose(moment)

@@ -39,9 +39,9 @@ class _Cluster:
         return [at.log for at in self.members]
 
     @property
-    def told(self) -> str:
+    def name_in_tables(self) -> str:
         """Its name in the tables; of several, the shortest; "" without one."""
-        names = {at.log.place.told for at in self.members if at.log.place.told}
+        names = {at.log.place.name_in_tables for at in self.members if at.log.place.name_in_tables}
         return min(names, key=lambda name: (len(name), name), default="")
 
     @property
@@ -67,21 +67,21 @@ def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[Merg
     empty = [log for log in logs if not log.has_records and not log.snapshots]
     parts = _same_bytes([log for log in logs if log not in empty])
     if len(parts) < 2:
-        found = [_Cluster([_Known(log, Facts()) for log in logs])]
+        clusters = [_Cluster([_Known(log, Facts()) for log in logs])]
     else:
         facts = iter(facts_of([log for part in parts for log in part]))
         known = [[_Known(log, next(facts)) for log in part] for part in parts]
         unread = [part for part in known if all(at.facts.problem is not None for at in part)]
-        found = _distinguished([_Cluster(part) for part in known if part not in unread])
+        clusters = _distinguished([_Cluster(part) for part in known if part not in unread])
         empty += [nothing_of(at.log.place, at.facts.problem or "") for part in unread for at in part]
         # What cannot be compared counts as the first's.
-        found = found or [_Cluster([])]
-        found[0].members += [_Known(log, Facts()) for log in empty]
-    names = _names(name, found)
-    first = found[names.index(name) if name in names else 0]
-    for one in found:
+        clusters = clusters or [_Cluster([])]
+        clusters[0].members += [_Known(log, Facts()) for log in empty]
+    names = _names(name, clusters)
+    first = clusters[names.index(name) if name in names else 0]
+    for one in clusters:
         one.why = _relation(one, first)[1] or _NOTHING
-    return [_merged(name, told, one, first) for told, one in zip(names, found, strict=True)]
+    return [_merged(name, own_name, one, first) for own_name, one in zip(names, clusters, strict=True)]
 
 
 def _same_bytes(logs: list[LogSurvey]) -> list[list[LogSurvey]]:
@@ -98,7 +98,7 @@ def _same_bytes(logs: list[LogSurvey]) -> list[list[LogSurvey]]:
 
 
 def _together(one: LogSurvey, other: LogSurvey) -> bool:
-    of_one_run = bool(one.place.told) and one.place.told == other.place.told
+    of_one_run = bool(one.place.name_in_tables) and one.place.name_in_tables == other.place.name_in_tables
     return of_one_run or one.place.path == other.place.path or by_bytes(one, other)[0] is Relation.SAME
 
 
@@ -110,19 +110,19 @@ def _distinguished(parts: list[_Cluster]) -> list[_Cluster]:
         same = [one for one in proven if _relation(part, one)[0] is Relation.SAME]
         proven = [one for one in proven if one not in same]
         proven.append(_Cluster([*(at for one in same for at in one.members), *part.members]))
-    found: list[_Cluster] = []
+    clusters: list[_Cluster] = []
     for part in sorted(proven, key=lambda group: (not group.has_entities, group.place)):
-        fitting = [one for one in found if _may_join(part, one)]
+        fitting = [one for one in clusters if _may_join(part, one)]
         if len(fitting) == 1:
             fitting[0].members += part.members
         else:
-            found.append(part)
-    return sorted(found, key=lambda group: group.place)
+            clusters.append(part)
+    return sorted(clusters, key=lambda group: group.place)
 
 
 def _may_join(part: _Cluster, cluster: _Cluster) -> bool:
     """Whether a group is likely of a cluster. Two with tables of their own stay apart without a proof."""
-    own, known = part.told, cluster.told
+    own, known = part.name_in_tables, cluster.name_in_tables
     return not (own and known and own != known) and _relation(part, cluster)[0] is Relation.LIKELY
 
 
@@ -149,28 +149,28 @@ def _between(mine: _Known, theirs: _Known) -> Iterator[_Said]:
 
 def _names(name: str, found: list[_Cluster]) -> list[str]:
     """The name of each cluster: the one in its tables if it has one, otherwise the first that is free."""
-    told = [one.told or None for one in found]
-    taken = {at for at in told if at} | {log.place.told for one in found for log in one.logs}
+    earlier = [one.name_in_tables or None for one in found]
+    taken = {at for at in earlier if at} | {log.place.name_in_tables for one in found for log in one.logs}
     names: list[str] = []
-    for known in told:
+    for known in earlier:
         free = (name if number == 1 else f"{name}~{number}" for number in itertools.count(1))
         chosen = known if known is not None and known not in names else None
         names.append(chosen or next(at for at in free if at not in taken and at not in names))
     return names
 
 
-def _merged(name: str, told: str, one: _Cluster, first: _Cluster) -> MergedHistory:
+def _merged(name: str, own_name: str, one: _Cluster, first: _Cluster) -> MergedHistory:
     logs = []
     for log in one.logs:
-        place = msgspec.structs.replace(log.place, cluster=told)
+        place = msgspec.structs.replace(log.place, cluster=own_name)
         logs.append(msgspec.structs.replace(log, place=place))
-    merged = merge_logs(told, logs)
+    merged = merge_logs(own_name, logs)
     if one is first:
         return merged
     paths = sorted({log.place.path for log in first.logs})
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     reason = (
-        f"another cluster has the id {name}, too ({one.why}); this one is named {told}, the other one is "
+        f"another cluster has the id {name}, too ({one.why}); this one is named {own_name}, the other one is "
         f"{paths[0]}{more}"
     )
     present = min(merged.logs, key=lambda log: log.place.is_retained)

@@ -36,20 +36,20 @@ def record_pieces(
     split_bytes: int,
 ) -> list[Piece]:
     """Pieces of all logs that may have selected records."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     histories = _histories(places, split_bytes) if one_history else []
     if checkpoints != "only":
         for merged in histories:
             for section in merged.sections:
-                found += section_pieces(section.log, section.start, section.end)
-        for place in () if one_history else places:
-            found += _log_pieces(place, selection, split_bytes)
+                pieces += section_pieces(section.log, section.start, section.end)
+        for log_place in () if one_history else places:
+            pieces += _log_pieces(log_place, selection, split_bytes)
     if checkpoints != "false":
-        found += _newest_of_histories(histories) if one_history else _checkpoint_pieces(places)
-    elif not found:
+        pieces += _newest_of_histories(histories) if one_history else _checkpoint_pieces(places)
+    elif not pieces:
         # Paths that are checkpoints are read without being asked for again.
-        found += [_checkpoint(place, place.path) for place in places if ".checkpoint" in place.path]
-    return found
+        pieces += [_checkpoint(place, place.path) for place in places if ".checkpoint" in place.path]
+    return pieces
 
 
 def _log_pieces(place: LogPlace, selection: Selection, split_bytes: int) -> Iterator[Piece]:
@@ -96,27 +96,27 @@ def _checkpoint(place: LogPlace, file: str) -> Piece:
 def _checkpoint_pieces(places: Iterable[LogPlace]) -> list[Piece]:
     """The newest snapshot of each log."""
     disk = StoreDisk()
-    found: list[Piece] = []
-    for place in places:
-        if not disk.is_directory(place.path):
-            found += [_checkpoint(place, place.path)] if ".checkpoint" in place.path else []
+    pieces: list[Piece] = []
+    for log_place in places:
+        if not disk.is_directory(log_place.path):
+            pieces += [_checkpoint(log_place, log_place.path)] if ".checkpoint" in log_place.path else []
             continue
-        snapshots = list_snapshots(disk, place.path)
-        found += [_checkpoint(place, snapshot_path(place.path, snapshots[-1]))] if snapshots else []
-    return found
+        snapshots = list_snapshots(disk, log_place.path)
+        pieces += [_checkpoint(log_place, snapshot_path(log_place.path, snapshots[-1]))] if snapshots else []
+    return pieces
 
 
 def _newest_of_histories(histories: Iterable[MergedHistory]) -> list[Piece]:
     """The newest snapshot of each cluster."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for merged in histories:
         known = [(epoch, offset, log.place) for log in merged.logs for offset, epoch in log.snapshots]
         if known:
             epoch, offset, place = max(known, key=lambda at: (at[0], at[1], at[2].path))
             is_file = ".checkpoint" in place.path
             file = place.path if is_file else snapshot_path(place.path, LogPosition(epoch, offset))
-            found.append(_checkpoint(place, file))
-    return found
+            pieces.append(_checkpoint(place, file))
+    return pieces
 
 
 def _histories(places: list[LogPlace], split_bytes: int) -> list[MergedHistory]:
@@ -127,13 +127,13 @@ def _histories(places: list[LogPlace], split_bytes: int) -> list[MergedHistory]:
 
 def section_pieces(log: LogSurvey, start: int, end: int) -> list[Piece]:
     """Pieces of a surveyed log with offsets `start` to below `end`."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for segment in log.segments:
         if segment.end_offset > start and segment.start_offset < end:
-            found += _surveyed(log, segment, start, end)
+            pieces += _surveyed(log, segment, start, end)
         elif segment.readable_bytes < segment.size_bytes and start <= segment.start_offset <= end:
-            found.append(_piece_of(log, segment, Split(position=0, offset=segment.start_offset)))
-    return found
+            pieces.append(_piece_of(log, segment, Split(position=0, offset=segment.start_offset)))
+    return pieces
 
 
 def _surveyed(log: LogSurvey, segment: SegmentSurvey, start: int, end: int) -> Iterator[Piece]:
@@ -164,13 +164,15 @@ def _piece_of(log: LogSurvey, segment: SegmentSurvey, split: Split) -> Piece:
 def damage_places(places: list[LogPlace]) -> list[LogPlace]:
     """The logs and, for each directory of segments, its snapshots, which can be damaged, too."""
     disk = StoreDisk()
-    found = list(places)
-    for place in places:
-        if disk.is_directory(place.path):
-            for snapshot in list_snapshots(disk, place.path):
-                path = snapshot_path(place.path, snapshot)
-                found.append(LogPlace(path=path, cluster=place.cluster, node_id=place.node_id))
-    return found
+    with_snapshots = list(places)
+    for log_place in places:
+        if disk.is_directory(log_place.path):
+            for snapshot in list_snapshots(disk, log_place.path):
+                path = snapshot_path(log_place.path, snapshot)
+                with_snapshots.append(
+                    LogPlace(path=path, cluster=log_place.cluster, node_id=log_place.node_id)
+                )
+    return with_snapshots
 
 
 _ENTRY = struct.Struct(">qi")

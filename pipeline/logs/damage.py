@@ -129,7 +129,7 @@ class DamageNotes:
         self._compare(CORRUPT)
         return self.take(), self.save()
 
-    def go_on(self, rows: list[DamageRow], saved: bytes) -> None:
+    def continue_from(self, rows: list[DamageRow], saved: bytes) -> None:
         """Takes over what `cut_off` returned, for the batches that follow."""
         self._compare(CORRUPT)
         self._rows += rows

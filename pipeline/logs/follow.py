@@ -41,13 +41,13 @@ def log_ends(
     shorter keeps its old end. One with unchanged length is not opened: with a `disk` that has listed the
     logs, that costs nothing."""
     disk, ends = disk or StoreDisk(), dict[str, LogEnd]()
-    for place in places:
-        end = known.get(place.path, LogEnd())
-        for file, base in _segments(place, disk)[-1:]:
+    for log_place in places:
+        end = known.get(log_place.path, LogEnd())
+        for file, base in _segments(log_place, disk)[-1:]:
             if (base, disk.file_size(file)) != end[1:]:
                 found = _end_of(file, base, _begin(file, base, end))
                 end = found if found.offset > end.offset else end
-        ends[place.path] = end
+        ends[log_place.path] = end
     return ends
 
 
@@ -63,17 +63,17 @@ def limited_ends(
     after log. At least one batch is taken, so that a stream goes on. A log of which nothing is taken keeps
     its start; it is left out if it has none."""
     budget = _Budget(max_bytes, max_files)
-    found = {path: starts[path] for path in ends if path in starts}
-    for place in places:
-        start, end = starts.get(place.path, LogEnd()), ends.get(place.path, LogEnd())
+    limited = {path: starts[path] for path in ends if path in starts}
+    for log_place in places:
+        start, end = starts.get(log_place.path, LogEnd()), ends.get(log_place.path, LogEnd())
         if start.offset >= end.offset:
             continue
-        reached = _reached(place, start, end, budget)
+        reached = _reached(log_place, start, end, budget)
         if reached != start:
-            found[place.path] = reached
+            limited[log_place.path] = reached
         if budget.is_spent:
             break
-    return found
+    return limited
 
 
 class _Budget:
@@ -105,49 +105,49 @@ class _Budget:
 
 def _reached(log_place: LogPlace, start: LogEnd, end: LogEnd, budget: _Budget) -> LogEnd:
     """How far the budget takes one log."""
-    segments, at = _segments(log_place, StoreDisk()), start
+    segments, reached = _segments(log_place, StoreDisk()), start
     for number, (file, base) in enumerate(segments):
         following = segments[number + 1][1] if number + 1 < len(segments) else None
-        if (following is not None and following <= at.offset) or base >= end.offset:
+        if (following is not None and following <= reached.offset) or base >= end.offset:
             continue
         if budget.is_spent:
-            return at
+            return reached
         is_last = end.base == base or following is None or following >= end.offset
-        position, _ = _begin(file, base, at)
+        position, _ = _begin(file, base, reached)
         size = (end.position if end.base == base else StoreDisk().file_size(file)) - position
         whole = end if is_last or following is None else LogEnd(following, following, 0)
         if not budget.fits(size):
-            part = _part_of(file, at._replace(base=base, position=position), budget)
+            part = _part_of(file, reached._replace(base=base, position=position), budget)
             if part is not None and part.offset < whole.offset:
-                return part if part.position > position else at
+                return part if part.position > position else reached
         budget.take(size, ends_file=True)
-        at = whole
-    return at
+        reached = whole
+    return reached
 
 
 def _part_of(file: str, start: LogEnd, budget: _Budget) -> LogEnd | None:
     """The end of the batches of a segment, from `start` on, for which the budget has room. None if there is
     no batch: what follows damage is taken with the rest of the segment."""
-    found = None
+    end = None
     for header in hop(file, None, start.position):
         if not budget.room(header.size_bytes):
-            return found or start
+            return end or start
         budget.take(header.size_bytes, ends_file=False)
-        found = LogEnd(header.next_offset, start.base, header.position + header.size_bytes)
-    return found
+        end = LogEnd(header.next_offset, start.base, header.position + header.size_bytes)
+    return end
 
 
 def pieces_between(place: LogPlace, start: LogEnd, end: LogEnd, split_bytes: int) -> list[Piece]:
     """Pieces with what was added to a log between two ends."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     if start.offset >= end.offset:
-        return found
+        return pieces
     segments = _segments(place, StoreDisk())
     for at, (file, base) in enumerate(segments):
         following = segments[at + 1][1] if at + 1 < len(segments) else None
         if (following is None or following > start.offset) and base < end.offset:
-            found += _pieces_of(place, file, base, start, end, split_bytes)
-    return found
+            pieces += _pieces_of(place, file, base, start, end, split_bytes)
+    return pieces
 
 
 def _segments(place: LogPlace, disk: StoreDisk) -> list[tuple[str, int]]:

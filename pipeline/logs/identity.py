@@ -95,9 +95,9 @@ def facts_of_image(image: MetadataImage, end: int) -> Facts:
     topics = {topic.topic_id: topic.name for topic in image.topics.all()}
     now_ms = image.provenance.timestamp_ms or -1
     facts = Facts(topics=topics, brokers=brokers, since=since, until=end, first_ms=now_ms, last_ms=now_ms)
-    for _, at in image.brokers.items():
-        facts.directories.update(at.directories)
-        facts.endpoints.update(_endpoints(at.broker_id, at.endpoints))
+    for _, registration in image.brokers.items():
+        facts.directories.update(registration.directories)
+        facts.endpoints.update(_endpoints(registration.broker_id, registration.endpoints))
     return facts
 
 

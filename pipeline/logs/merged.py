@@ -102,12 +102,12 @@ class MergedHistory(msgspec.Struct, frozen=True):
 
     def snapshots(self, start: int, end: int) -> list[tuple[LogSurvey, int, int]]:
         """(log, end offset, epoch) of this history's snapshots in a run of it, oldest first."""
-        found: dict[tuple[int, int, str], tuple[LogSurvey, int, int]] = {}
+        snapshots: dict[tuple[int, int, str], tuple[LogSurvey, int, int]] = {}
         for log in self.logs:
             for offset, epoch in log.snapshots:
                 if start <= offset <= end and self._fits(offset, epoch, start, end):
-                    found[offset, epoch, log.place.path] = (log, offset, epoch)
-        return [found[key] for key in sorted(found)]
+                    snapshots[offset, epoch, log.place.path] = (log, offset, epoch)
+        return [snapshots[key] for key in sorted(snapshots)]
 
     def _fits(self, offset: int, epoch: int, start: int, end: int) -> bool:
         """Whether a snapshot is of this history: the record before its end has its epoch."""
@@ -190,11 +190,11 @@ def _continues(log: LogSurvey, first: HistorySection) -> bool:
 
 def _newest_snapshot(logs: list[LogSurvey]) -> HistorySection | None:
     """The newest snapshot as the end of the history, if its epoch is not older than the records'."""
-    found = [(epoch, offset, log) for log in logs for offset, epoch in log.snapshots]
-    if not found:
+    snapshots = [(epoch, offset, log) for log in logs for offset, epoch in log.snapshots]
+    if not snapshots:
         return None
     epoch, offset, log = max(
-        found, key=lambda at: (at[0], at[1], not at[2].place.is_retained, at[2].place.path)
+        snapshots, key=lambda at: (at[0], at[1], not at[2].place.is_retained, at[2].place.path)
     )
     if epoch < max(at.last_epoch for at in logs):
         return None

@@ -63,12 +63,12 @@ def read_piece(disk: Disk, piece: Piece) -> Iterator[RecordBatch | Damage]:
             last = piece.to_offset
             if isinstance(item, RecordBatch) and last is not None and item.header.base_offset >= last:
                 return
-            yield _told(item, piece) if piece.read_from else item
+            yield _placed(item, piece) if piece.read_from else item
     finally:
         reader.close()
 
 
-def _told(item: RecordBatch | Damage, piece: Piece) -> RecordBatch | Damage:
+def _placed(item: RecordBatch | Damage, piece: Piece) -> RecordBatch | Damage:
     """The item with its place in `file`."""
     position = item.position + piece.shift
     if isinstance(item, RecordBatch):
@@ -112,14 +112,14 @@ def spans_of(
         return []
     length = high - start
     span_records = max(span_records, math.isqrt(span_records // 4 * length), math.ceil(length / MAX_SPANS))
-    known = merged.snapshots(runs[0].start, runs[0].end)
+    snapshots = merged.snapshots(runs[0].start, runs[0].end)
     if runs[0].start > 0 and not low:  # the state before the first one is unknown
-        known = [at for at in known if at[1] > known[0][1]]
+        snapshots = [at for at in snapshots if at[1] > snapshots[0][1]]
     places: list[tuple[LogSurvey, int, int]] = []
-    for at in known:
+    for snapshot in snapshots:
         before = places[-1][1] if places else start
-        if at[1] - before >= span_records and high - at[1] >= span_records:
-            places.append(at)
+        if snapshot[1] - before >= span_records and high - snapshot[1] >= span_records:
+            places.append(snapshot)
     if not places:
         return []
     ends = [*(offset for _, offset, _ in places), high]

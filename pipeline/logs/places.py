@@ -43,7 +43,7 @@ class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int | None
     is_retained: bool = False
     """Whether it was retained by an earlier run, beside the tables."""
-    told: str = ""
+    name_in_tables: str = ""
     """For a retained log: the cluster's name in the tables."""
     read: tuple[str, ...] = ()
     """For a retained log: the paths of the logs that the earlier run read."""
@@ -69,15 +69,15 @@ class Identities:
         stamps = [_stamps(disk, log) for log in logs]
         said = [self._known.get(log.path, (None, None)) for log in logs]
         asked = [at for at in range(len(logs)) if said[at][0] is None or said[at][0] != stamps[at]]
-        found = [identity for _, identity in said]
+        identities = [identity for _, identity in said]
         for at, identity in zip(asked, _read_all([logs[at] for at in asked]), strict=True):
-            found[at] = identity
+            identities[at] = identity
         self._known = {
             log.path: (seen, identity)
-            for log, seen, identity in zip(logs, stamps, found, strict=True)
+            for log, seen, identity in zip(logs, stamps, identities, strict=True)
             if all(one is None or one[1] < now_ns - SETTLED_NS for one in seen)
         }
-        return found
+        return identities
 
 
 def _stamps(disk: Disk, log: MetadataLog) -> _Stamps:
@@ -107,21 +107,21 @@ def find_logs(
     """Every log below the paths, each once, in path order. `cluster`: the cluster of all of them, whatever
     their files say. `known`: what was read before. Parts of a path may contain *, ? and [...]. Raises
     NoLogsError for a path that is missing or has no log."""
-    found: dict[str, MetadataLog] = {}
+    logs_by_path: dict[str, MetadataLog] = {}
     for path in (one for given in paths for one in _matching(disk, given)):
-        before = len(found)
+        before = len(logs_by_path)
         if isinstance(disk, StoreDisk) and disk.is_directory(path) and not is_archive(path):
             disk.look_below(path)
         for log in _below(disk, _unpacked_name(disk, path.rstrip("/") or "/"), MAX_DEPTH):
-            found.setdefault(log.path, log)
-        if len(found) == before and not any(
-            at == path or at.startswith(path.removesuffix(GZIP)) for at in found
+            logs_by_path.setdefault(log.path, log)
+        if len(logs_by_path) == before and not any(
+            at == path or at.startswith(path.removesuffix(GZIP)) for at in logs_by_path
         ):
             raise NoLogsError(
                 f"{path} holds no metadata log; give a segment, a checkpoint, a directory with .log files, "
                 "a node's directory, a directory above them, or an archive of one (.mqa, .tar, .tar.gz, .tgz)"
             )
-    logs = list(found.values())
+    logs = list(logs_by_path.values())
     identities = (known or Identities()).of(disk, logs)
     return [_place(log, identity, cluster) for log, identity in zip(logs, identities, strict=True)]
 
@@ -139,21 +139,21 @@ def _matching(disk: Disk, path: str) -> list[str]:
     if not _PATTERN.search(path):
         raise NoLogsError(f"{path}: there is no such file or directory; check the path")
     top, *parts = _parts(path)
-    found = [top]
+    paths = [top]
     for part in parts:
         if _PATTERN.search(part):
-            folders = (at for at in found if disk.is_directory(at))
-            found = [
+            folders = (at for at in paths if disk.is_directory(at))
+            paths = [
                 join(at, name)
                 for at in folders
                 for name in disk.list_directory(at)
                 if fnmatchcase(name, part)
             ]
         else:
-            found = [join(at, part) for at in found if disk.exists(join(at, part))]
-    if not found:
+            paths = [join(at, part) for at in paths if disk.exists(join(at, part))]
+    if not paths:
         raise NoLogsError(f"{path}: nothing matches; check the pattern")
-    return found
+    return paths
 
 
 def _parts(path: str) -> list[str]:

@@ -245,22 +245,22 @@ class _Survey:
         )
 
     def segment(self, file: str, size_bytes: int, base: int, headers: Iterator[Header]) -> SegmentSurvey:
-        found = SegmentSurvey(
+        surveyed = SegmentSurvey(
             file=file, size_bytes=size_bytes, start_offset=base, end_offset=base, last_ms=-1, splits=[]
         )
-        self.segments.append(found)
+        self.segments.append(surveyed)
         split = Split(position=0, offset=base)
-        found.splits.append(split)
+        surveyed.splits.append(split)
         for header in headers:
             if header.position - split.position >= self._split_bytes:
                 split.end = header.position
                 split = Split(position=header.position, offset=header.base_offset)
-                found.splits.append(split)
-            found.last_ms = max(found.last_ms, header.max_ms)
-            found.end_offset = header.next_offset
-            found.readable_bytes = header.position + header.size_bytes
+                surveyed.splits.append(split)
+            surveyed.last_ms = max(surveyed.last_ms, header.max_ms)
+            surveyed.end_offset = header.next_offset
+            surveyed.readable_bytes = header.position + header.size_bytes
             self._note(header)
-        return found
+        return surveyed
 
     def _note(self, header: Header) -> None:
         if not self.epochs or header.epoch > self.epochs[-1][0]:
@@ -329,13 +329,13 @@ def _snapshots(log: MetadataLog) -> list[tuple[int, int]]:
 def _slowly(disk: Disk, log: MetadataLog) -> list[_Survey]:
     """Surveys a log by reading every batch, past damage. Its segments are then read in one piece each."""
     headers: dict[str, list[Header]] = {}
-    for found in log.batches():
-        if isinstance(found, RecordBatch):
-            at = found.header
-            headers.setdefault(found.file, []).append(
+    for item in log.batches():
+        if isinstance(item, RecordBatch):
+            header = item.header
+            headers.setdefault(item.file, []).append(
                 Header(
-                    *(found.position, at.base_offset, at.next_offset, at.leader_epoch, at.crc),
-                    *(len(found.data), at.max_timestamp_ms),
+                    *(item.position, header.base_offset, header.next_offset, header.leader_epoch, header.crc),
+                    *(len(item.data), header.max_timestamp_ms),
                 )
             )
     gathered = [_Survey(1 << 62)]

@@ -182,9 +182,9 @@ def bars(
 
 def states(title: str, scale: TimeScale, rows: Iterable[StateRow], marks: Marks = ()) -> str:
     """One strip per row: (label, description, [(class, from ms, to ms)]). `marks` apply to all rows."""
-    body, top, at = [], 4, 0
-    for at, (label, told, spans) in enumerate(rows, 1):
-        y = top + (at - 1) * ROW
+    body, top, row = [], 4, 0
+    for row, (label, description, spans) in enumerate(rows, 1):
+        y = top + (row - 1) * ROW
         paths: dict[str, list[str]] = {}
         own = [span for span in spans if span[0] in (UNSEEN, OFF)]
         for kind, spans_of in _by_kind([span for span in spans if span[0] not in (UNSEEN, OFF)]).items():
@@ -192,13 +192,14 @@ def states(title: str, scale: TimeScale, rows: Iterable[StateRow], marks: Marks 
                 paths.setdefault(kind, []).append(_rect(x, y + 2, width, ROW - 4))
         drawn = "".join(f'<path class="{kind}" d="{"".join(path)}"/>' for kind, path in sorted(paths.items()))
         body.append(
-            f'<g><title>{escape(told)}</title><text class="label" x="0" y="{y + 11}">{escape(label)}</text>'
+            f"<g><title>{escape(description)}</title>"
+            f'<text class="label" x="0" y="{y + 11}">{escape(label)}</text>'
         )
         body.append(f"{_marked(scale, own, y + 2, ROW - 4)}{drawn}</g>")
-    bottom = top + at * ROW
+    bottom = top + row * ROW
     body.append(_marked(scale, marks, top, bottom - top))
     body.insert(0, _time_axis(scale, top, bottom))
-    return _svg(bottom + 20, title, f"{at} rows, one per broker or cluster", "".join(body))
+    return _svg(bottom + 20, title, f"{row} rows, one per broker or cluster", "".join(body))
 
 
 def _by_kind(spans: list[tuple[str, float, float]]) -> dict[str, list[tuple[float, float]]]:
@@ -236,7 +237,7 @@ def heat(title: str, scale: TimeScale, rows: Sequence[HeatRow]) -> str:
     body, top = [], 4
     most = max((float(values.max()) for _, _, values, _, _ in rows), default=0.0)
     bottom = top + len(rows) * ROW
-    for at, (label, told, values, marks, (start_ms, end_ms)) in enumerate(rows):
+    for at, (label, description, values, marks, (start_ms, end_ms)) in enumerate(rows):
         y = top + at * ROW
         width = PLOT / len(values)
         begin, long = scale.x(start_ms), max(1.5, scale.x(end_ms) - scale.x(start_ms))
@@ -254,7 +255,7 @@ def heat(title: str, scale: TimeScale, rows: Sequence[HeatRow]) -> str:
             if path:
                 drawn.append(f'<path class="heat" opacity="{0.1 + 0.225 * level:.2f}" d="{path}"/>')
         drawn.append(_marked(scale, marks, y + 1, ROW - 2))
-        body.append(f"<g><title>{escape(told)}</title>")
+        body.append(f"<g><title>{escape(description)}</title>")
         body.append(f"{_label(y + 11, label)}{''.join(drawn)}</g>")
     body.insert(0, _time_axis(scale, top, bottom))
     highest = number_text(most)
@@ -287,7 +288,7 @@ def columns(title: str, values: Sequence[tuple[str, int]]) -> str:
 def ticks(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Sequence[int], Marks]]) -> str:
     """Moments: (label, description, times in ms, marks)."""
     listed = [
-        (label, told, [*(("tick", float(at), float(at)) for at in times), *marks])
-        for label, told, times, marks in rows
+        (label, description, [*(("tick", float(at), float(at)) for at in times), *marks])
+        for label, description, times, marks in rows
     ]
     return states(title, scale, listed)

@@ -75,22 +75,22 @@ def overview(fleet: Fleet, found: list[AuditFinding]) -> str:
         worst.setdefault(at.cluster, at)
     named_cell = named(fleet)
     rows = []
-    for one in ordered[:MAX_CLUSTERS]:
-        numbers = quantiles(one.durations())
-        share = one.availability
+    for cluster in ordered[:MAX_CLUSTERS]:
+        numbers = quantiles(cluster.durations())
+        share = cluster.availability
         rows.append(
             (
-                named_cell(one.cluster),
-                number(errors[one.cluster]),
-                number(warnings[one.cluster]),
-                text(_what(one, worst.get(one.cluster))),
-                number(one.brokers),
-                number(one.partitions),
+                named_cell(cluster.cluster),
+                number(errors[cluster.cluster]),
+                number(warnings[cluster.cluster]),
+                text(_what(cluster, worst.get(cluster.cluster))),
+                number(cluster.brokers),
+                number(cluster.partitions),
                 number(share, None if share is None else f"{100 * share:.3f} %"),
-                seconds(one.sums["leaderless_seconds"]),
-                seconds(one.sums["under_min_isr_seconds"]),
-                number(int(one.sums["unclean_elections"])),
-                number(int(one.sums["fences"])),
+                seconds(cluster.sums["leaderless_seconds"]),
+                seconds(cluster.sums["under_min_isr_seconds"]),
+                number(int(cluster.sums["unclean_elections"])),
+                number(int(cluster.sums["fences"])),
                 seconds(None if numbers is None else numbers[2] / 1000),
             )
         )
@@ -128,12 +128,12 @@ def one_by_one(fleet: Fleet, found: list[AuditFinding]) -> str:
     shown = ordered[:MAX_DETAILED]
     alone = len(ordered) == 1
     parts = []
-    for one in shown:
-        own = [] if alone else [at for at in found if at.cluster == one.cluster]
+    for cluster in shown:
+        own = [] if alone else [at for at in found if at.cluster == cluster.cluster]
         parts.append(
-            f'<article id="{_anchor(one.cluster)}"><h3>{escape(one.cluster)}</h3>'
-            f'<p class="soft">{words(_facts(one))}</p>{"" if alone else _figures(one, own)}'
-            f"{'' if alone else _findings(own)}{_voters(one)}{_asked(one)}</article>"
+            f'<article id="{_anchor(cluster.cluster)}"><h3>{escape(cluster.cluster)}</h3>'
+            f'<p class="soft">{words(_facts(cluster))}</p>{"" if alone else _figures(cluster, own)}'
+            f"{'' if alone else _findings(own)}{_voters(cluster)}{_asked(cluster)}</article>"
         )
     more = left_out(len(shown), len(ordered), "clusters", "those with the fewest problems are left out.")
     return section("each", "Cluster by cluster", *parts, more)

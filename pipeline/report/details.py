@@ -104,8 +104,8 @@ def failovers(fleet: Fleet) -> str:
     durations = [values for one in fleet.clusters for values in one.failover_ms]
     joined = np.concatenate(durations) if durations else np.empty(0, dtype=np.int64)
     causes: Counter[str] = Counter()
-    for one in fleet.clusters:
-        causes.update(one.failover_causes)
+    for cluster in fleet.clusters:
+        causes.update(cluster.failover_causes)
     numbers = quantiles(joined)
     if numbers is None and not causes:
         return section("failovers", "Failovers", '<p class="note">No leader had to be replaced.</p>')
@@ -159,11 +159,13 @@ def quorum(fleet: Fleet, scale: TimeScale) -> str:
     ordered = sorted(fleet.clusters, key=lambda one: (-len(one.elections), one.cluster))
     shown = ordered[:MAX_STRIPS]
     strips = []
-    for one in shown:
-        times = [row["from_time"] for row in one.elections if row["from_time"] is not None]
-        skipped = sum(row["skipped_epochs"] or 0 for row in one.elections)
-        told = f"{one.cluster}: {len(one.elections)} epochs, {skipped} elections without a winner"
-        strips.append((cluster_name(one.cluster), told, times, marks_of(one)))
+    for cluster in shown:
+        times = [row["from_time"] for row in cluster.elections if row["from_time"] is not None]
+        skipped = sum(row["skipped_epochs"] or 0 for row in cluster.elections)
+        description = (
+            f"{cluster.cluster}: {len(cluster.elections)} epochs, {skipped} elections without a winner"
+        )
+        strips.append((cluster_name(cluster.cluster), description, times, marks_of(cluster)))
     parts = [
         figure(
             "First record of each leader epoch, one row per cluster",
@@ -304,11 +306,15 @@ def _timelines(fleet: Fleet) -> list[str]:
 
     ordered = sorted((one for one in fleet.clusters if one.incidents), key=weight)
     parts = [key(((_ORDERLY, "a clean shutdown, or another leader"), (_BAD, "anything else")))]
-    for one in ordered[:MAX_TIMELINES]:
-        scale = TimeScale(one.start_ms, one.end_ms)
-        drawn = charts.states(f"Incidents of {one.cluster}", scale, [_row(one, kind) for kind in _KINDS])
+    for cluster in ordered[:MAX_TIMELINES]:
+        scale = TimeScale(cluster.start_ms, cluster.end_ms)
+        drawn = charts.states(
+            f"Incidents of {cluster.cluster}", scale, [_row(cluster, kind) for kind in _KINDS]
+        )
         when = f"{utc(scale.start_ms, 'minutes')} to {utc(scale.end_ms, 'minutes')}"
-        parts.append(figure(f"{cluster_name(one.cluster)}: {len(one.incidents)} incidents, {when}", drawn))
+        parts.append(
+            figure(f"{cluster_name(cluster.cluster)}: {len(cluster.incidents)} incidents, {when}", drawn)
+        )
     more = "those whose incidents affected fewer partitions are left out."
     return [*parts, left_out(min(len(ordered), MAX_TIMELINES), len(ordered), "clusters", more)]
 
@@ -324,8 +330,8 @@ def _row(one: ClusterFacts, kind: str) -> StateRow:
         for row in rows
     ]
     who = Counter(row["who"] for row in rows).most_common(5)
-    told = ", ".join(f"{count} of {name}" for name, count in who) or "none"
-    return kind, f"{kind}: {len(rows)} ({told})", spans
+    shares = ", ".join(f"{count} of {name}" for name, count in who) or "none"
+    return kind, f"{kind}: {len(rows)} ({shares})", spans
 
 
 # -- what changed --------------------------------------------------------------------------------------

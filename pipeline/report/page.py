@@ -123,8 +123,8 @@ def _footer(fleet: Fleet, tables: str) -> str:
 def _tiles(fleet: Fleet, found: list[AuditFinding]) -> str:
     clusters = fleet.clusters
     sums: Counter[str] = Counter()
-    for one in clusters:
-        sums.update(one.sums)
+    for cluster in clusters:
+        sums.update(cluster.sums)
     errors = sum(one.severity == "error" for one in found)
     broken = sum(
         row["open" if severity == "warning" else "count"]
@@ -194,10 +194,10 @@ def _spread_over_kinds(found: list[AuditFinding], limit: int) -> list[AuditFindi
     share = max(3, limit // max(1, len({one.kind for one in found})))
     taken: Counter[str] = Counter()
     chosen = []
-    for at, one in enumerate(found):
-        taken[one.kind] += 1
-        if taken[one.kind] <= share:
-            chosen.append(at)
+    for position, finding in enumerate(found):
+        taken[finding.kind] += 1
+        if taken[finding.kind] <= share:
+            chosen.append(position)
     rest = [at for at in range(len(found)) if at not in set(chosen)][: max(0, limit - len(chosen))]
     return [found[at] for at in sorted([*chosen, *rest])][:limit]
 
@@ -213,18 +213,18 @@ def _brokers(fleet: Fleet, scale: TimeScale) -> str:
     parts = [
         key((("active", "running"), ("controlled_shutdown", "controlled shutdown"), ("fenced", "fenced"))),
     ]
-    for one in ordered[:MAX_TIMELINES]:
-        own = scale if len(ordered) == 1 else TimeScale(one.start_ms, one.end_ms)
-        fences = Counter(session.broker for session in one.fences())
-        brokers = sorted(one.sessions, key=lambda broker: (-fences[broker], broker))[:MAX_BROKERS]
-        rows = [_broker_row(one, broker, fences[broker]) for broker in sorted(brokers)]
+    for cluster in ordered[:MAX_TIMELINES]:
+        own = scale if len(ordered) == 1 else TimeScale(cluster.start_ms, cluster.end_ms)
+        fences = Counter(session.broker for session in cluster.fences())
+        brokers = sorted(cluster.sessions, key=lambda broker: (-fences[broker], broker))[:MAX_BROKERS]
+        rows = [_broker_row(cluster, broker, fences[broker]) for broker in sorted(brokers)]
         when = f"{utc(own.start_ms, 'minutes')} to {utc(own.end_ms, 'minutes')}"
-        many = "1 broker" if one.brokers == 1 else f"{one.brokers} brokers"
-        caption = f"{one.cluster}: {many}, {sum(fences.values())} fences of a running broker"
-        drawn = charts.states(f"Broker states of {one.cluster}", own, rows, details.marks_of(one))
+        many = "1 broker" if cluster.brokers == 1 else f"{cluster.brokers} brokers"
+        caption = f"{cluster.cluster}: {many}, {sum(fences.values())} fences of a running broker"
+        drawn = charts.states(f"Broker states of {cluster.cluster}", own, rows, details.marks_of(cluster))
         parts.append(figure(f"{caption}, {when}", drawn))
         parts.append(
-            left_out(len(brokers), one.brokers, "brokers", "those with the fewest fences are left out.")
+            left_out(len(brokers), cluster.brokers, "brokers", "those with the fewest fences are left out.")
         )
     parts.insert(1, details.marks_key(ordered[:MAX_TIMELINES]))
     more = "those with the fewest fences are left out."
@@ -241,8 +241,10 @@ def _broker_row(one: ClusterFacts, broker: int, fences: int) -> StateRow:
     ]
     down = _down_ms(one.sessions[broker], one.end_ms) / 1000
     rack = one.racks.get(broker)
-    told = f"broker {broker} ({rack or 'no rack'}): fenced {fences} times, {seconds_text(down)} not running"
-    return f"broker {broker}", told, spans
+    description = (
+        f"broker {broker} ({rack or 'no rack'}): fenced {fences} times, {seconds_text(down)} not running"
+    )
+    return f"broker {broker}", description, spans
 
 
 def _down_ms(sessions: list[BrokerPeriod], end_ms: int) -> int:
@@ -284,12 +286,12 @@ def _availability(fleet: Fleet, scale: TimeScale) -> str:
         numbers = {one.cluster: at for at, one in enumerate(fleet.clusters)}
         shown = by_trouble(fleet)[:MAX_HEAT]
         rows = []
-        for one in shown:
-            values = fleet.leaderless[numbers[one.cluster]]
-            lost = seconds_text(one.sums["leaderless_seconds"])
-            said = f"{one.cluster}: {lost} leaderless"
-            span = (float(one.start_ms), float(one.end_ms))
-            rows.append((cluster_name(one.cluster), said, values, details.marks_of(one), span))
+        for cluster in shown:
+            values = fleet.leaderless[numbers[cluster.cluster]]
+            lost = seconds_text(cluster.sums["leaderless_seconds"])
+            said = f"{cluster.cluster}: {lost} leaderless"
+            span = (float(cluster.start_ms), float(cluster.end_ms))
+            rows.append((cluster_name(cluster.cluster), said, values, details.marks_of(cluster), span))
         heat = charts.heat("Partitions without a leader, by cluster", scale, rows)
         parts.insert(0, figure("Partitions without a leader, one row per cluster; darker is more", heat))
         parts.insert(1, key((("heat0", "every partition had a leader"), ("heat", "many had none"))))

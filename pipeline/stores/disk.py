@@ -38,18 +38,18 @@ class StoreDisk(PosixDisk):
             found = system.get_file_info(fs.FileSelector(inner, recursive=True))
         names: dict[str, set[str]] = {root: set()}
         for info in found:
-            at = root + info.path.rstrip("/")[len(inner.rstrip("/")) :]
-            self._known[at] = info
+            path_below = root + info.path.rstrip("/")[len(inner.rstrip("/")) :]
+            self._known[path_below] = info
             if not info.is_file:
-                names.setdefault(at, set())
-            while at != root:
-                above = parent_of(at)
-                names.setdefault(above, set()).add(name_of(at))
-                at = above
-        for at, inside in names.items():
-            self._listed[at] = sorted(inside)
-            if at not in self._known:
-                self._known[at] = fs.FileInfo(at, fs.FileType.Directory)
+                names.setdefault(path_below, set())
+            while path_below != root:
+                above = parent_of(path_below)
+                names.setdefault(above, set()).add(name_of(path_below))
+                path_below = above
+        for path_below, inside in names.items():
+            self._listed[path_below] = sorted(inside)
+            if path_below not in self._known:
+                self._known[path_below] = fs.FileInfo(path_below, fs.FileType.Directory)
 
     def stamp(self, path: str) -> tuple[int, int] | None:
         """(bytes, time of the last change in ns) of a file, as a listing shows them; of a packed file, those

@@ -36,12 +36,12 @@ class ReadOnlyFile(ABC):
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`."""
-        at = position - self._start
-        if at < 0 or at + length > len(self._buffer):
+        start = position - self._start
+        if start < 0 or start + length > len(self._buffer):
             wanted = min(max(length, READ_AHEAD_BYTES), max(0, self.size() - position))
             self._buffer = self._load(position, wanted) if wanted else b""
-            self._start, at = position, 0
-        return self._buffer[at : at + length]
+            self._start, start = position, 0
+        return self._buffer[start : start + length]
 
     def append(self, data: bytes) -> None:
         raise DiskError(parent_of(self._place), f"write of {self._place}", _READ_ONLY)

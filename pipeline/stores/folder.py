@@ -118,16 +118,16 @@ class Folder:
 
         with in_one_line("list", self.root):
             system, root = self.system()
-            found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
-            if found and not any(info.is_file for info in found):
+            infos = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+            if infos and not any(info.is_file for info in infos):
                 system.delete_dir(root)
                 return
             used = {root.rstrip("/")}
-            for info in found:
-                at = info.path.rstrip("/")
-                while info.is_file and (at := parent_of(at)) not in used:
-                    used.add(at)
-            for info in found:
-                at = info.path.rstrip("/")
-                if not info.is_file and at not in used and parent_of(at) in used:
-                    system.delete_dir(at)
+            for info in infos:
+                path = info.path.rstrip("/")
+                while info.is_file and (path := parent_of(path)) not in used:
+                    used.add(path)
+            for info in infos:
+                path = info.path.rstrip("/")
+                if not info.is_file and path not in used and parent_of(path) in used:
+                    system.delete_dir(path)

@@ -348,13 +348,13 @@ def begin(state: RaftState, *, now_ms: int) -> None:
     """The role after a start. The leader of the recorded epoch starts as resigned: it may have sent
     records of that epoch and lost them, and must not write them again with other content (KAFKA-10527)."""
     leader_id = state.known_leader_id
-    at = roles.AtStart(
+    at_start = roles.AtStart(
         led_itself=leader_id == state.node_id,
         voter_led=leader_id != state.node_id and leader_id in state.voters,
         may_stand=state.may_stand,
         is_alone=not state.other_voters,
     )
-    match roles.first_role(at):
+    match roles.first_role(at_start):
         case roles.Role.RESIGNED:
             role: roles.RoleState = transitions.resigned_role(state, successors=(), now_ms=now_ms)
         case roles.Role.FOLLOWER if leader_id is not None:

@@ -64,14 +64,14 @@ def _follow_set(state: RaftState, view: roles.LeaderView, *, now_ms: int) -> Non
     gets a response if its replica has changed kind: observers get only what is committed, so the record
     that makes an observer a voter would never reach it."""
     memory.fold(state, view)
-    known = dict(view.observers)
-    known.update(((one.node_id, one.directory_id), one) for one in view.voters.values())
+    fetched = dict(view.observers)
+    fetched.update(((one.node_id, one.directory_id), one) for one in view.voters.values())
     voters: dict[int, roles.ReplicaProgress] = {}
     for node_id in state.other_voters:
         key: roles.ReplicaKey = (node_id, state.voters[node_id].directory_id or b"")
         new = roles.ReplicaProgress(node_id=node_id, directory_id=key[1], next_begin_ms=now_ms)
-        voters[node_id] = known.pop(key, new)
-    observers = {key: one for key, one in known.items() if one.last_fetch_ms is not None}
+        voters[node_id] = fetched.pop(key, new)
+    observers = {key: one for key, one in fetched.items() if one.last_fetch_ms is not None}
     moved = [key for key in observers if key not in view.observers]
     moved += [(one.node_id, one.directory_id) for one in voters.values()]
     view.voters, view.observers = voters, observers

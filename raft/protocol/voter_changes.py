@@ -48,13 +48,13 @@ class Refusal(NamedTuple):
 def on_request(state: RaftState, key: int, request: VoterChangeRequest, *, now_ms: int) -> None:
     """Refuse, or append the new set. An update gets its response at once, other changes once they are
     committed."""
-    found = _judge(state, request, now_ms=now_ms)
-    if isinstance(found, Refusal):
-        _answer(state, key, found)
+    judged = _judge(state, request, now_ms=now_ms)
+    if isinstance(judged, Refusal):
+        _answer(state, key, judged)
         return
-    if found:
-        append(state, found, now_ms=now_ms)
-    if isinstance(request, UpdateVoterRequest) or not found:
+    if judged:
+        append(state, judged, now_ms=now_ms)
+    if isinstance(request, UpdateVoterRequest) or not judged:
         _answer(state, key, None)
         return
     state.leader_view().change = PendingChange(

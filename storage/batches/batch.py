@@ -252,11 +252,11 @@ def _value_span(data: bytes, position: int, delta: int) -> tuple[int, int, int]:
     length, position = decode_varint(data, position)
     record_end = position + length
     time_delta, position = decode_varint(data, position + 1)  # after the attributes, always 0
-    found, position = decode_varint(data, position)
+    size, position = decode_varint(data, position)
     key_length, position = decode_varint(data, position)
-    if found != delta or key_length >= 0 or time_delta:
+    if size != delta or key_length >= 0 or time_delta:
         raise BatchError(
-            f"record {delta} has offset delta {found}, a time of its own or a key; read it with records()"
+            f"record {delta} has offset delta {size}, a time of its own or a key; read it with records()"
         )
     value_length, position = decode_varint(data, position)
     end = position + value_length
@@ -398,6 +398,15 @@ class Batches(NamedTuple):
             return Batches(batches[0].data, (batches[0].header,))
         return Batches(
             b"".join([batch.data for batch in batches]), tuple([batch.header for batch in batches])
+        )
+
+    @staticmethod
+    def chained(parts: Sequence[Batches]) -> Batches:
+        """The batches of all parts, of which each follows the one before; at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        return Batches(
+            b"".join([part.data for part in parts]), tuple([each for part in parts for each in part.headers])
         )
 
     @property

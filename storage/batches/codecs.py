@@ -95,18 +95,18 @@ def _snappy_blocks(payload: bytes, limit: int) -> Iterator[bytes]:
     if not payload.startswith(_XERIAL):
         yield _snappy_block(payload, limit)
         return
-    at = 0
-    while at < len(payload):
-        if payload.startswith(_XERIAL, at):  # several streams may follow one another
-            at += len(_XERIAL_HEADER)
+    block_start = 0
+    while block_start < len(payload):
+        if payload.startswith(_XERIAL, block_start):  # several streams may follow one another
+            block_start += len(_XERIAL_HEADER)
             continue
-        size = int.from_bytes(payload[at : at + 4], "big")
-        block = payload[at + 4 : at + 4 + size]
-        if len(block) < size or at + 4 > len(payload):
+        size = int.from_bytes(payload[block_start : block_start + 4], "big")
+        block = payload[block_start + 4 : block_start + 4 + size]
+        if len(block) < size or block_start + 4 > len(payload):
             raise BatchError("the snappy payload is cut off within a block")
         found = _snappy_block(block, limit)
         limit -= len(found)
-        at += 4 + size
+        block_start += 4 + size
         yield found
 
 

@@ -125,43 +125,45 @@ def places_of_many(payloads: Sequence[bytes], counts: Sequence[int]) -> tuple[by
     """The concatenated payloads, and the places of each payload's records in them. Raises BatchError."""
     plain = b"".join(payloads)
     whole = record_places(plain, sum(counts))
-    found = []
+    places_of_all = []
     first = end = 0
     for payload, count in zip(payloads, counts, strict=True):
         last, end = first + count, end + len(payload)
         if whole.starts[last] != end:
             raise BatchError("the records of a batch do not end with it")
         columns = [column[first:last] for column in whole[1:]]
-        found.append(RecordPlaces(whole.starts[first : last + 1], *columns))
+        places_of_all.append(RecordPlaces(whole.starts[first : last + 1], *columns))
         first = last
-    return plain, found
+    return plain, places_of_all
 
 
 def _few(payload: Buffer, count: int, headers: _Headers) -> RecordPlaces:
     rows = []
-    at = 0
+    record_start = 0
     for _ in range(count):
-        length, body = _varint(payload, at)
+        length, body = _varint(payload, record_start)
         end = body + length
         if end > len(payload):
-            raise BatchError(f"a record at byte {at} has length {length}; {len(payload) - body} are left")
-        time, place = _varint(payload, body + 1)
-        offset, place = _varint(payload, place)
-        key_length, key = _varint(payload, place)
+            raise BatchError(
+                f"a record at byte {record_start} has length {length}; {len(payload) - body} are left"
+            )
+        time, field_start = _varint(payload, body + 1)
+        offset, field_start = _varint(payload, field_start)
+        key_length, key = _varint(payload, field_start)
         value_length, value = _varint(payload, key + max(key_length, 0))
-        place = value + max(value_length, 0)
-        if place < end and not payload[place]:
-            place += 1  # no headers
+        field_start = value + max(value_length, 0)
+        if field_start < end and not payload[field_start]:
+            field_start += 1  # no headers
         else:
-            place = _after_headers(payload, place, end, headers)
-        if place != end or key > end or value > end:
-            raise BatchError(f"the fields of the record at byte {at} do not fill it")
-        rows.append((at, time, offset, key, key_length, value, value_length))
-        at = end
-    if at != len(payload):
-        raise BatchError(f"{len(payload) - at} bytes follow the last of {count} records")
+            field_start = _after_headers(payload, field_start, end, headers)
+        if field_start != end or key > end or value > end:
+            raise BatchError(f"the fields of the record at byte {record_start} do not fill it")
+        rows.append((record_start, time, offset, key, key_length, value, value_length))
+        record_start = end
+    if record_start != len(payload):
+        raise BatchError(f"{len(payload) - record_start} bytes follow the last of {count} records")
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(7)]
-    columns[0].append(at)
+    columns[0].append(record_start)
     return RecordPlaces(*columns)
 
 
@@ -193,17 +195,21 @@ def _many(payload: Buffer, count: int, headers: _Headers) -> tuple[Places, ...]:
     if starts is None:
         raise BatchError(f"{count} records do not fill the {len(payload)} bytes of their batch")
     ends = starts[1:]
-    at = _after_varints(octets, starts[:-1])
-    times, at = varints_at(octets, at + 1)
-    offsets, at = varints_at(octets, at)
-    key_lengths, keys = varints_at(octets, at)
-    at = keys + np.maximum(key_lengths, 0)
-    _within(at, ends)
-    value_lengths, values = varints_at(octets, at)
-    at = values + np.maximum(value_lengths, 0)
-    _within(at, ends)
-    at = _after_many_headers(payload, octets, at, ends, headers) if octets[at].any() else at + 1
-    if (at != ends).any():
+    positions = _after_varints(octets, starts[:-1])
+    times, positions = varints_at(octets, positions + 1)
+    offsets, positions = varints_at(octets, positions)
+    key_lengths, keys = varints_at(octets, positions)
+    positions = keys + np.maximum(key_lengths, 0)
+    _within(positions, ends)
+    value_lengths, values = varints_at(octets, positions)
+    positions = values + np.maximum(value_lengths, 0)
+    _within(positions, ends)
+    positions = (
+        _after_many_headers(payload, octets, positions, ends, headers)
+        if octets[positions].any()
+        else positions + 1
+    )
+    if (positions != ends).any():
         raise BatchError("the fields of a record do not fill it")
     return starts, times, offsets, keys, key_lengths, values, value_lengths
 
@@ -239,11 +245,11 @@ def retimed(payload: bytes, places: RecordPlaces, chosen: Sequence[int], time_de
     """Only these records, with these time deltas."""
     parts: list[bytes] = []
     starts = places.starts
-    for at, time in zip(chosen, time_deltas, strict=True):
-        _, body = _varint(payload, starts[at])
+    for number, time in zip(chosen, time_deltas, strict=True):
+        _, body = _varint(payload, starts[number])
         _, after = _varint(payload, body + 1)
         new = encode_varint(time)
-        end = starts[at + 1]
+        end = starts[number + 1]
         parts += (
             encode_varint(1 + len(new) + end - after),
             payload[body : body + 1],
@@ -294,23 +300,23 @@ def record_starts(data: Buffer, octets: Bytes, count: int, at: int) -> Places | 
     they do not fill the data. Raises IndexError."""
     pieces: list[Places] = []
     stepped: list[int] = []
-    found, end = 0, len(data)
+    passed, end = 0, len(data)
     last, same = -1, 0
-    while found < count:
+    while passed < count:
         stride = _stride(data, at)
         if stride is None:
             return None
         same = same + 1 if stride == last else 0
         last = stride
         stepped.append(at)
-        found += 1
+        passed += 1
         at += stride
         if same == SAME_LENGTH_STEPS:
-            run = _run_length(octets, at, stride, min(count - found, (end - at) // stride))
+            run = _run_length(octets, at, stride, min(count - passed, (end - at) // stride))
             if run:
                 pieces += [np.array(stepped, dtype=np.int64), np.arange(at, at + run * stride, stride)]
                 stepped = []
-                found += run
+                passed += run
                 at += run * stride
             same = 0
     if at != end:

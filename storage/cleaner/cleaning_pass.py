@@ -196,24 +196,24 @@ class CleaningPass:
             buf = self._read(segment, position, PIECE_BYTES)
             if len(buf) >= HEADER_BYTES and parse_header(buf).size_bytes > len(buf):
                 buf = self._read(segment, position, parse_header(buf).size_bytes)
-            found: list[tuple[BatchHeader, bytes]] = []
-            at = 0
-            while len(buf) - at >= HEADER_BYTES:
-                header = parse_header(buf, at)
-                end = at + header.size_bytes
-                if end > len(buf) and found:
+            batches: list[tuple[BatchHeader, bytes]] = []
+            batch_start = 0
+            while len(buf) - batch_start >= HEADER_BYTES:
+                header = parse_header(buf, batch_start)
+                end = batch_start + header.size_bytes
+                if end > len(buf) and batches:
                     break
-                problem = batch_problem(buf, at, gaps=True)
+                problem = batch_problem(buf, batch_start, gaps=True)
                 if problem is not None:
                     raise _damaged(segment, header, problem)
-                found.append((header, buf[at:end]))
-                at = end
-            if not found:
+                batches.append((header, buf[batch_start:end]))
+                batch_start = end
+            if not batches:
                 text = f"expected a batch at byte {position}, found {len(buf)} bytes"
                 raise CorruptLogError(segment.path, position, segment.base_offset, text, _ADVICE)
-            position += at
-            self._read_bytes += at
-            yield found, at
+            position += batch_start
+            self._read_bytes += batch_start
+            yield batches, batch_start
 
     def _read(self, segment: TimedSegment, position: int, size: int) -> bytes:
         self._check()

@@ -93,12 +93,14 @@ def group_segments(segments: Sequence[SegmentFacts], max_bytes: int) -> list[lis
     """Groups segments that become one segment each: together they are not larger than a segment may be."""
     groups: list[list[SegmentFacts]] = []
     size = 0
-    for one in segments:
-        fits = groups and size + one.size_bytes <= max_bytes
-        if fits and (not one.size_bytes or one.end_offset - 1 - groups[-1][0].base_offset <= MAX_OFFSETS):
-            groups[-1].append(one)
-            size += one.size_bytes
+    for segment in segments:
+        fits = groups and size + segment.size_bytes <= max_bytes
+        if fits and (
+            not segment.size_bytes or segment.end_offset - 1 - groups[-1][0].base_offset <= MAX_OFFSETS
+        ):
+            groups[-1].append(segment)
+            size += segment.size_bytes
         else:
-            groups.append([one])
-            size = one.size_bytes
+            groups.append([segment])
+            size = segment.size_bytes
     return groups

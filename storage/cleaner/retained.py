@@ -132,13 +132,13 @@ class RecordFilter:
         newest."""
         latest = self.keys.latest
         chosen = []
-        for at, (start, length) in enumerate(zip(places.keys, places.key_lengths, strict=True)):
-            if offsets[at] > latest:
-                chosen.append(at)
-            elif length < 0 or (drops_tombstones and places.value_lengths[at] < 0):
+        for number, (start, length) in enumerate(zip(places.keys, places.key_lengths, strict=True)):
+            if offsets[number] > latest:
+                chosen.append(number)
+            elif length < 0 or (drops_tombstones and places.value_lengths[number] < 0):
                 continue
-            elif self.keys.is_last(key_names(plain, [start], [length]), [offsets[at]])[0]:
-                chosen.append(at)
+            elif self.keys.is_last(key_names(plain, [start], [length]), [offsets[number]])[0]:
+                chosen.append(number)
         return chosen
 
 

@@ -93,20 +93,20 @@ class FilePool:
                 raise
 
     def _enter(self, file: PooledFile) -> DiskFile:
-        found = file.opened
-        if found is None:
+        opened = file.opened
+        if opened is None:
             if file.closed:
                 raise DiskError(parent_of(file.path), f"use of {file.path}", "the file is closed")
             self._make_room()
             if file.was_opened:
                 self._disk.file_size(file.path)  # a removed file must not be recreated
-            found = (self._disk.open_append if file.writable else self._disk.open_read)(file.path)
-            file.opened, file.was_opened = found, True
+            opened = (self._disk.open_append if file.writable else self._disk.open_read)(file.path)
+            file.opened, file.was_opened = opened, True
             self._open[file] = None
         else:
             self._open.move_to_end(file)
         file.users += 1
-        return found
+        return opened
 
     def leave(self, file: PooledFile) -> None:
         """The counterpart of `enter`."""

@@ -45,15 +45,15 @@ def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
 
 def decode_offsets(data: bytes, file: str, advice: str) -> dict[tuple[str, int], int]:
     """The inverse of `encode_offsets`. Raises CorruptFileError."""
-    found: dict[tuple[str, int], int] = {}
+    offsets: dict[tuple[str, int], int] = {}
     for entry in decode_entries(data, file, advice):
         try:
             topic, partition, offset = entry
             key, value = (topic, int(partition)), int(offset)
         except ValueError:
             value = -1
-        if value < 0 or key in found:
+        if value < 0 or key in offsets:
             text = " ".join(entry)
             raise CorruptFileError(file, f"has {text!r}, which is not a topic, partition and offset", advice)
-        found[key] = value
-    return found
+        offsets[key] = value
+    return offsets

@@ -181,11 +181,11 @@ def add_missing_ids(
     Does not change a directory that belongs to another node or cluster, is in use, or cannot be read or
     written."""
     for path in paths:
-        found = identity_of(disk, path)
-        if found is None or found.directory_id is not None:
+        identity = identity_of(disk, path)
+        if identity is None or identity.directory_id is not None:
             continue
-        if (found.node_id, found.cluster_id) == (own.node_id, own.cluster_id):
-            report(_add(disk, path, found, random_uuid(rng)))
+        if (identity.node_id, identity.cluster_id) == (own.node_id, own.cluster_id):
+            report(_add(disk, path, identity, random_uuid(rng)))
 
 
 def identity_of(disk: Disk, path: str) -> MetaProperties | None:

@@ -174,12 +174,12 @@ class SnapshotWriter:
                 f"{snapshot_name(self.snapshot_id)}; drop it or start the new one"
             )
         size = self.size_bytes
-        known = size - chunk.position
-        if known < 0 or chunk.position < 0:
+        already_received = size - chunk.position
+        if already_received < 0 or chunk.position < 0:
             raise SnapshotPositionError(
                 f"a chunk at {chunk.position} does not follow the {size} bytes received; ask for {size}"
             )
-        return self.append(chunk.data[known:])
+        return self.append(chunk.data[already_received:])
 
     def freeze(self) -> str:
         """Sync, rename, sync of the directory; returns the final path. Durable and visible on return."""

@@ -513,17 +513,17 @@ class SegmentedLog(OpenLog):
             on_warning(f"{self.directory}: an interrupted reset to offset {point.offset} was completed")
             return
         bases = list_segments(self._disk, self.directory)
-        found = examine(self._disk, self.directory, point, bases, self._open_segment)
-        self._segments, point = found.segments, found.point
-        check(found)
-        repair(self._disk, self.directory, found, on_warning)
+        examined = examine(self._disk, self.directory, point, bases, self._open_segment)
+        self._segments, point = examined.segments, examined.point
+        check(examined)
+        repair(self._disk, self.directory, examined, on_warning)
         if not self._segments:
             self._segments.append(self._open_segment(0))
             self._disk.sync_directory(self.directory)
-        self.epochs = found.epochs
-        self.start_epoch = found.start_epoch
-        self.end_offset = self.synced_offset = found.end_offset
-        self._stored_epochs = found.stored_epochs
+        self.epochs = examined.epochs
+        self.start_epoch = examined.start_epoch
+        self.end_offset = self.synced_offset = examined.end_offset
+        self._stored_epochs = examined.stored_epochs
         self._write_partition_metadata()
         current = self._point_at_end()
         if point != current or self.epochs != self._stored_epochs:

@@ -92,16 +92,16 @@ def examine(
         return _examine(disk, directory, None, bases, open_segment, gaps=gaps, bound=None)
     foreign, bound = _written_by_another(disk, directory, point, bases)
     if foreign is None:
-        found = _examine_pointed(disk, directory, point, bases, open_segment, gaps)
+        examined = _examine_pointed(disk, directory, point, bases, open_segment, gaps)
     else:
-        found = _examine(disk, directory, None, bases, open_segment, gaps=gaps, bound=bound)
-    if found.point is None:
+        examined = _examine(disk, directory, None, bases, open_segment, gaps=gaps, bound=bound)
+    if examined.point is None:
         how = foreign or f"no batch begins at byte {point.position} of {segment_name(point.segment)}"
-        found.notes.append(
+        examined.notes.append(
             f"{directory}: another program has written this log since {POINT_FILE} was stored ({how}); the "
             "whole log was verified"
         )
-    return found
+    return examined
 
 
 def _examine_pointed(
@@ -114,20 +114,20 @@ def _examine_pointed(
 ) -> Examined:
     """Verifies what is above the point. If no batch begins at the point, but the batches from the log's start
     on lead past it, another program has written them."""
-    place = (point.segment, point.position)
+    point_place = (point.segment, point.position)
     try:
-        found = _examine(disk, directory, point, bases, open_segment, gaps=gaps, bound=point)
-        if found.torn is None or found.torn.place != place or found.torn.is_end:
-            return found
-        found.close()
+        examined = _examine(disk, directory, point, bases, open_segment, gaps=gaps, bound=point)
+        if examined.torn is None or examined.torn.place != point_place or examined.torn.is_end:
+            return examined
+        examined.close()
     except CorruptLogError as error:
         if (error.file, error.position) != (join(directory, segment_name(point.segment)), point.position):
             raise
     with suppress(CorruptLogError):
-        found = _examine(disk, directory, None, bases, open_segment, gaps=gaps, bound=point)
-        if found.torn is None or found.torn.place > place:
-            return found
-        found.close()
+        examined = _examine(disk, directory, None, bases, open_segment, gaps=gaps, bound=point)
+        if examined.torn is None or examined.torn.place > point_place:
+            return examined
+        examined.close()
     return _examine(disk, directory, point, bases, open_segment, gaps=gaps, bound=point)
 
 
@@ -269,14 +269,14 @@ def _scan(examined: Examined, trusted: RecoveryPoint | None, gaps: bool) -> None
 
 
 def _scan_segment(examined: Examined, segment: Segment, position: int, gaps: bool) -> None:
-    known = examined.stored_epochs or EpochTable()
+    epochs = examined.stored_epochs or EpochTable()
 
     def note(window_position: int, hops: list[Hop]) -> None:
         segment.note(window_position, hops)
         for _, base, following, epoch in hops:
             if base > examined.end_offset and epoch > examined.epochs.last_epoch:
                 # Epochs that begin where records are missing: only the file knows them.
-                for each, start in known.between(examined.epochs.last_epoch, epoch):
+                for each, start in epochs.between(examined.epochs.last_epoch, epoch):
                     if examined.end_offset <= start <= base:
                         examined.epochs = examined.epochs.append(each, start)
             examined.epochs = examined.epochs.append(epoch, base)

@@ -198,11 +198,11 @@ class LogReader:
         current = self._base
         if not self._is_directory or current is None:
             return None
-        at = bisect_right(self._bases, current)
-        if at == len(self._bases):  # listed only for the last known one: listing takes a time per segment
+        number = bisect_right(self._bases, current)
+        if number == len(self._bases):  # listed only for the last known one: listing takes a time per segment
             self._bases = list_segments(self._disk, self._path)
-            at = bisect_right(self._bases, current)
-        return self._bases[at] if at < len(self._bases) else None
+            number = bisect_right(self._bases, current)
+        return self._bases[number] if number < len(self._bases) else None
 
     def _leave(self, following: int) -> list[RecordBatch | Damage]:
         problem: Damage | None = self._tail
@@ -321,16 +321,16 @@ class LogReader:
     def _skip_damage(self, file: DiskFile, left: int, problem: str, items: list[RecordBatch | Damage]) -> int:
         damage = self._damage(self._position, problem)
         self._is_linked = False
-        found = find_valid_batch(file, self._position + 1, self._expected or 0)
-        if found is None and not self._is_below_recovery_point():
+        next_batch = find_valid_batch(file, self._position + 1, self._expected or 0)
+        if next_batch is None and not self._is_below_recovery_point():
             self._tail = damage
             return 0
         if not self._tolerant:
             raise _as_error(damage)
         items.append(damage)
         # The gap in the offsets is part of this damage and is not reported a second time.
-        self._expected = found[1].base_offset if found else None
-        return found[0] - self._position if found else left
+        self._expected = next_batch[1].base_offset if next_batch else None
+        return next_batch[0] - self._position if next_batch else left
 
     def _is_below_recovery_point(self) -> bool:
         """True if the writer has declared these bytes durable."""

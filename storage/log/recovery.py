@@ -191,12 +191,12 @@ def find_valid_batch(file: DiskFile, position: int, min_offset: int) -> tuple[in
     size = file.size()
     while size - position >= HEADER_BYTES:
         buf = file.read_at(position, min(WINDOW_BYTES, size - position))
-        at = buf.find(b"\x02", 16)
-        while at >= 0:
-            found = _valid_at(file, buf, at - 16, position, min_offset)
+        magic_at = buf.find(b"\x02", 16)
+        while magic_at >= 0:
+            found = _valid_at(file, buf, magic_at - 16, position, min_offset)
             if found is not None:
-                return position + at - 16, found
-            at = buf.find(b"\x02", at + 1)
+                return position + magic_at - 16, found
+            magic_at = buf.find(b"\x02", magic_at + 1)
         if position + len(buf) >= size:
             return None
         # The next window repeats the last bytes, because it may have split a header.

@@ -130,15 +130,15 @@ def split_runs(buf: bytes, walk: BatchWalk, position: int, file: str) -> Iterato
     plain[1:-1] &= numbers_at(buf, places[:-1] + _ATTRIBUTES, ">i2") == 0
     offsets = walk.hops[0][1] + np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
     edges = np.flatnonzero(np.diff(plain))
-    at = 0
+    first = 0
     for low, high in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         if high - low < MIN_BATCHES:
             continue
-        yield from _batches(buf, places[at : low + 1], position, file)
+        yield from _batches(buf, places[first : low + 1], position, file)
         run = slice(low, high + 1)
         yield BatchRun(buf, places[run], offsets[run], walk.hops[high - 1][3], position, file)
-        at = high
-    yield from _batches(buf, places[at:], position, file)
+        first = high
+    yield from _batches(buf, places[first:], position, file)
 
 
 def _batches(buf: bytes, places: npt.NDArray[np.int64], position: int, file: str) -> Iterator[RecordBatch]:
@@ -165,12 +165,12 @@ class RunReader(LogReader):
         walk = walk_batches(buf, expected_offset=self._expected, min_epoch=self._epoch)
         self._note_places(walk)
         taken = cast("list[RecordBatch | BatchRun | Damage]", items)  # only `found` returns them
-        for one in split_runs(buf, walk, self._position, self._name):
-            if isinstance(one, BatchRun) and one.base_offset >= self._skip_below:
-                self._expected, self._epoch, self._skip_below = one.next_offset, one.epoch, 0
-                taken.append(one)
+        for run in split_runs(buf, walk, self._position, self._name):
+            if isinstance(run, BatchRun) and run.base_offset >= self._skip_below:
+                self._expected, self._epoch, self._skip_below = run.next_offset, run.epoch, 0
+                taken.append(run)
                 continue
-            for batch in one.batches() if isinstance(one, BatchRun) else (one,):
+            for batch in run.batches() if isinstance(run, BatchRun) else (run,):
                 self._give(batch, items)
         return walk.end
 

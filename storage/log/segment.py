@@ -107,11 +107,11 @@ class Segment:
         """Adds batches at the end of the file to the index; `hops` count from `base_position`."""
         last = self._positions[-1]
         for position, _, following, _ in hops:
-            at = base_position + position
-            if at - last > self._interval:
+            batch_start = base_position + position
+            if batch_start - last > self._interval:
                 self._offsets.append(following - 1)
-                self._positions.append(at)
-                last = at
+                self._positions.append(batch_start)
+                last = batch_start
 
     def cut(self, position: int) -> None:
         """Truncates the file and the index, without a sync."""
@@ -146,16 +146,16 @@ class Segment:
         expected = floor if slot == 0 else None
         last_known = position
         new_offsets, new_positions = array("q"), array("q")
-        found: tuple[int, int, int | None] | None = None
-        while found is None:
+        best: tuple[int, int, int | None] | None = None
+        while best is None:
             if self._gaps and position == self.size:
-                found = position, floor + 1 if expected is None else expected, expected
+                best = position, floor + 1 if expected is None else expected, expected
                 break
             buf = self._read_window(position)
             hops = hop_headers(buf)
             if not hops:
                 self._fail(position, floor, f"a batch header on the way to offset {offset}")
-            for at, base, following, _ in hops:
+            for batch_start, base, following, _ in hops:
                 if following <= base or (
                     base > floor
                     if expected is None
@@ -163,13 +163,13 @@ class Segment:
                 ):
                     wanted = floor if expected is None else expected
                     text = f"base offset {wanted}, found {base} up to {following}"
-                    self._fail(position + at, wanted, text)
-                if position + at - last_known > self._interval and following - 1 > floor:
+                    self._fail(position + batch_start, wanted, text)
+                if position + batch_start - last_known > self._interval and following - 1 > floor:
                     new_offsets.append(following - 1)
-                    new_positions.append(position + at)
-                    last_known = position + at
+                    new_positions.append(position + batch_start)
+                    last_known = position + batch_start
                 if offset < following:
-                    found = position + at, base, expected
+                    best = position + batch_start, base, expected
                     break
                 expected = following
             last = hops[-1][0]
@@ -177,7 +177,7 @@ class Segment:
         self._offsets[slot + 1 : slot + 1] = new_offsets
         self._positions[slot + 1 : slot + 1] = new_positions
         self._drop_overlap(slot + 1 + len(new_offsets))
-        return found
+        return best
 
     def _read_window(self, position: int) -> bytes:
         return self.file.read_at(position, min(HOP_WINDOW_BYTES, self.size - position))

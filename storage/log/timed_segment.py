@@ -109,15 +109,15 @@ class TimedSegment(Segment):
     def _note_times(self, places: list[_Place]) -> None:
         """Notes the newest timestamp so far at every batch that is in the index or is now added to it."""
         slot = max(1, bisect_left(self._positions, places[0][0]))
-        for at, following, timestamp in places:
+        for batch_start, following, timestamp in places:
             if timestamp > self._newest_ms:
                 self._newest_ms, self._newest_offset = timestamp, following - 1
             if slot == len(self._positions):
-                if at - self._positions[-1] <= self._interval:
+                if batch_start - self._positions[-1] <= self._interval:
                     continue
                 self._offsets.append(following - 1)
-                self._positions.append(at)
-            if at >= self._positions[slot]:
+                self._positions.append(batch_start)
+            if batch_start >= self._positions[slot]:
                 self._note_newest()
                 slot += 1
 
@@ -193,15 +193,15 @@ class TimedSegment(Segment):
         if not self.size or self._timed_to:
             return
         end = self.base_offset + MAX_OFFSETS if self.sealed_end is None else self.sealed_end
-        found = self._read(INDEX_SUFFIX)
-        known = not found or len(self._offsets) > 1
-        index = None if known else decode_index(found, self.base_offset, end_offset=end, size=self.size)
+        entries = self._read(INDEX_SUFFIX)
+        known = not entries or len(self._offsets) > 1
+        index = None if known else decode_index(entries, self.base_offset, end_offset=end, size=self.size)
         for offset, position in zip(*(index or ((), ())), strict=True):
             if position - self._positions[-1] > self._interval:
                 self._offsets.append(offset)
                 self._positions.append(position)
-        found = self._read(TIME_INDEX_SUFFIX)
-        times = decode_times(found, self.base_offset, end_offset=end) if found else None
+        entries = self._read(TIME_INDEX_SUFFIX)
+        times = decode_times(entries, self.base_offset, end_offset=end) if entries else None
         if times:
             self._times, self._time_offsets = times
             self._newest_ms, self._newest_offset = times[0][-1], times[1][-1]
@@ -249,14 +249,17 @@ class TimedSegment(Segment):
             return self.size
         slot = bisect_right(self._positions, limit) - 1
         best = max(position, self._positions[slot])
-        for at, _, hops in self._windows(best):
-            if at == best > position and not self._offsets[slot - 1] < hops[0][1] <= self._offsets[slot]:
+        for window_start, _, hops in self._windows(best):
+            if (
+                window_start == best > position
+                and not self._offsets[slot - 1] < hops[0][1] <= self._offsets[slot]
+            ):
                 self._drop()  # no batch begins there: the index file is misleading
                 return self.boundary(position, limit)
             for place, _, _, _ in hops:
-                if at + place > limit:
+                if window_start + place > limit:
                     return best
-                best = at + place
+                best = window_start + place
         return best
 
     def newest_timestamp_ms(self) -> int:
@@ -319,13 +322,15 @@ class TimedSegment(Segment):
         """The headers of the batches, from the one at `position` on, that name a producer, each with the
         marker in its batch."""
         unpack = _PRODUCER.unpack_from
-        for place, buf, hops in self._windows(position):
-            for at, _, _, _ in hops:
-                if unpack(buf, at + _PRODUCER_AT)[0] >= 0:
-                    header = parse_header(buf, at)
+        for window_start, buf, hops in self._windows(position):
+            for batch_start, _, _, _ in hops:
+                if unpack(buf, batch_start + _PRODUCER_AT)[0] >= 0:
+                    header = parse_header(buf, batch_start)
                     marker = None
                     if header.is_control:
-                        marker = read_marker(header, self.file.read_at(place + at, header.size_bytes))
+                        marker = read_marker(
+                            header, self.file.read_at(window_start + batch_start, header.size_bytes)
+                        )
                     yield header, marker
 
     def _windows(self, position: int) -> Iterator[tuple[int, bytes, list[Hop]]]:

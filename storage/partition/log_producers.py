@@ -76,17 +76,17 @@ class LogProducers:
     ) -> None:
         """For a log that was just opened and holds [start, end). `rebuild`: the `.txnindex` files may be
         incomplete."""
-        table, at = self.snapshots.load(start, on_warning)
+        table, snapshot_offset = self.snapshots.load(start, on_warning)
         aborted = None if rebuild else self._kept(segments, on_warning)
         if aborted is None:
             every = ProducerTable()
             self._replay(every, start, segments, end)
-            self._replay(table, at, segments, end)
+            self._replay(table, snapshot_offset, segments, end)
             table.aborted, self.kept_to = every.aborted, start
         else:
-            aborted.cut(at)
-            table.aborted, self.kept_to = aborted, min(at, end)
-            self._replay(table, at, segments, end)
+            aborted.cut(snapshot_offset)
+            table.aborted, self.kept_to = aborted, min(snapshot_offset, end)
+            self._replay(table, snapshot_offset, segments, end)
         self.table = table
 
     def cut(self, segments: Sequence[TimedSegment], start: int, end: int) -> None:
@@ -109,7 +109,7 @@ class LogProducers:
         self, segments: Sequence[TimedSegment], on_warning: Callable[[str], None]
     ) -> AbortedTransactions | None:
         """The contents of the files; None if one of them is invalid, which is removed."""
-        found = AbortedTransactions()
+        aborted = AbortedTransactions()
         for segment in segments:
             if segment.base_offset not in self._indexed:
                 continue
@@ -121,8 +121,8 @@ class LogProducers:
                 remove_if_present(self._disk, path)
                 return None
             for entry in entries:
-                found.add(AbortedTransaction(*entry))
-        return found
+                aborted.add(AbortedTransaction(*entry))
+        return aborted
 
     def _index_path(self, base: int) -> str:
         return join(self._directory, index_name(base, TXN_INDEX_SUFFIX))
@@ -191,21 +191,21 @@ def parse_snapshot_name(name: str) -> int | None:
 def encode_producers(table: ProducerTable) -> bytes:
     """The contents of a file."""
     entries, appendix = [], [_APPENDIX]
-    for known in table.all():
-        last = known.batches[-1] if known.batches else None
+    for producer in table.all():
+        last = producer.batches[-1] if producer.batches else None
         entries.append(
             _ENTRY.pack(
-                known.producer_id,
-                known.epoch,
+                producer.producer_id,
+                producer.epoch,
                 last.last_sequence if last else -1,
                 last.last_offset if last else -1,
                 (last.last_offset - last.first_offset) if last else 0,
-                last.timestamp_ms if last else known.seen_ms,
-                known.coordinator_epoch,
-                known.open_from,
+                last.timestamp_ms if last else producer.seen_ms,
+                producer.coordinator_epoch,
+                producer.open_from,
             )
         )
-        appendix.append(_SEEN.pack(known.seen_ms, len(known.batches)))
+        appendix.append(_SEEN.pack(producer.seen_ms, len(producer.batches)))
         appendix += [
             _BATCH.pack(
                 batch.first_sequence,
@@ -214,7 +214,7 @@ def encode_producers(table: ProducerTable) -> bytes:
                 batch.last_offset,
                 batch.timestamp_ms,
             )
-            for batch in known.batches
+            for batch in producer.batches
         ]
     body = b"".join((_COUNT.pack(len(entries)), *entries, *appendix))
     return _HEAD.pack(_VERSION, crc32c(body)) + body
@@ -255,16 +255,16 @@ def _from_kafka(entry: tuple[int, ...]) -> KnownProducer:
 
 def _with_appendix(entries: list[tuple[int, ...]], rest: bytes) -> list[KnownProducer]:
     producers = []
-    at = len(_APPENDIX)
+    entry_start = len(_APPENDIX)
     for entry in entries:
-        seen_ms, kept = _SEEN.unpack_from(rest, at)
-        at += _SEEN.size
+        seen_ms, kept = _SEEN.unpack_from(rest, entry_start)
+        entry_start += _SEEN.size
         if kept > BATCHES_KEPT:
             raise ValueError(f"{kept} batches of one producer")
         batches = tuple(
-            KnownBatch(*_BATCH.unpack_from(rest, at + index * _BATCH.size)) for index in range(kept)
+            KnownBatch(*_BATCH.unpack_from(rest, entry_start + index * _BATCH.size)) for index in range(kept)
         )
-        at += kept * _BATCH.size
+        entry_start += kept * _BATCH.size
         producers.append(KnownProducer(entry[0], entry[1], batches, seen_ms, *entry[-2:]))
     return producers
 

@@ -119,17 +119,17 @@ class PartitionLog(PooledLog):
             on_warning(f"{self.directory}: an interrupted reset to offset {point.offset} was completed")
             return
         bases = segment_bases(names)
-        found = examine(self._disk, self.directory, point, bases, self._existing_segment, gaps=True)
-        self._segments, point = found.segments, found.point
-        torn = found.torn is not None
-        repair(self._disk, self.directory, found, on_warning, sync=False)
+        examined = examine(self._disk, self.directory, point, bases, self._existing_segment, gaps=True)
+        self._segments, point = examined.segments, examined.point
+        torn = examined.torn is not None
+        repair(self._disk, self.directory, examined, on_warning, sync=False)
         if not self._segments:
             self._segments.append(self._open_segment(0))
             self.needs_sync = True
-        self.epochs = found.epochs
-        self.start_epoch = found.start_epoch
-        self.end_offset = self.synced_offset = found.end_offset
-        self._stored_epochs = found.stored_epochs
+        self.epochs = examined.epochs
+        self.start_epoch = examined.start_epoch
+        self.end_offset = self.synced_offset = examined.end_offset
+        self._stored_epochs = examined.stored_epochs
         self._point = point or self._point
         self.trusted_from = point.offset if point is not None else self.start_offset
         # A killed process may have left bytes, and a new segment's name, in the page cache only.

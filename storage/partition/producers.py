@@ -135,11 +135,11 @@ class ProducerTable:
 
     def check_marker(self, header: BatchHeader, marker: EndMarker) -> Verdict:
         """Whether a leader may append this marker now."""
-        known = self._producers.get(header.producer_id)
-        if known is not None and header.producer_epoch < known.epoch:
-            return Fenced(known.epoch)
-        if known is not None and marker.coordinator_epoch < known.coordinator_epoch:
-            return CoordinatorFenced(known.coordinator_epoch)
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            return Fenced(producer.epoch)
+        if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:
+            return CoordinatorFenced(producer.coordinator_epoch)
         return Fresh()
 
     def check(self, header: BatchHeader, *, sequenced: bool = True) -> Verdict:
@@ -147,23 +147,23 @@ class ProducerTable:
         coordinator's batches, which have no sequences, are fresh in any epoch that is not fenced."""
         if header.producer_id < 0:
             return Fresh()
-        known = self._producers.get(header.producer_id)
-        if known is not None and known.open_from >= 0 and not header.is_transactional:
-            return OutsideTransaction() if header.producer_epoch >= known.epoch else Fenced(known.epoch)
-        if not sequenced and (known is None or header.producer_epoch >= known.epoch):
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and producer.open_from >= 0 and not header.is_transactional:
+            return OutsideTransaction() if header.producer_epoch >= producer.epoch else Fenced(producer.epoch)
+        if not sequenced and (producer is None or header.producer_epoch >= producer.epoch):
             return Fresh()
-        if known is None or header.producer_epoch > known.epoch:
+        if producer is None or header.producer_epoch > producer.epoch:
             # A producer that is unknown here (it expired, or its batches were removed) may continue at any
             # sequence: KIP-360. A new epoch begins at 0.
-            begins = known is None or header.base_sequence == 0
+            begins = producer is None or header.base_sequence == 0
             return Fresh() if begins else OutOfOrder(0)
-        if header.producer_epoch < known.epoch:
-            return Fenced(known.epoch)
+        if header.producer_epoch < producer.epoch:
+            return Fenced(producer.epoch)
         last_sequence = (header.base_sequence + header.last_offset_delta) % SEQUENCE_LIMIT
-        for batch in known.batches:
+        for batch in producer.batches:
             if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):
                 return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp_ms)
-        expected = (known.batches[-1].last_sequence + 1) % SEQUENCE_LIMIT if known.batches else 0
+        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_LIMIT if producer.batches else 0
         return Fresh() if header.base_sequence == expected else OutOfOrder(expected)
 
     def note(
@@ -173,10 +173,10 @@ class ProducerTable:
         Returns the transaction that it ended, if any."""
         if header.producer_id < 0:
             return None
-        known = self._producers.get(header.producer_id)
+        producer = self._producers.get(header.producer_id)
         if header.is_control:
-            return None if marker is None else self._note_marker(header, marker, known, seen_ms)
-        before = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+            return None if marker is None else self._note_marker(header, marker, producer, seen_ms)
+        before = producer.batches if producer is not None and producer.epoch == header.producer_epoch else ()
         if header.base_sequence >= 0:
             batch = KnownBatch(
                 first_sequence=header.base_sequence,
@@ -186,7 +186,7 @@ class ProducerTable:
                 timestamp_ms=header.max_timestamp_ms,
             )
             before = (*before, batch)[-BATCHES_KEPT:]
-        open_from = -1 if known is None else known.open_from
+        open_from = -1 if producer is None else producer.open_from
         if header.is_transactional and open_from < 0:
             open_from = self.under_way[header.producer_id] = header.base_offset
         self._producers[header.producer_id] = KnownProducer(
@@ -194,7 +194,7 @@ class ProducerTable:
             epoch=header.producer_epoch,
             batches=before,
             seen_ms=seen_ms,
-            coordinator_epoch=-1 if known is None else known.coordinator_epoch,
+            coordinator_epoch=-1 if producer is None else producer.coordinator_epoch,
             open_from=open_from,
         )
         return None
@@ -287,13 +287,13 @@ class AbortedTransactions:
 
     def overlapping(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
         """Transactions that may have records in [from_offset, to_offset)."""
-        found = []
+        aborted = []
         for at in range(bisect_left(self._lasts, from_offset), len(self._lasts)):
             if self._firsts[at] < to_offset:
-                found.append(AbortedTransaction(*[column[at] for column in self._columns()]))
+                aborted.append(AbortedTransaction(*[column[at] for column in self._columns()]))
             if self._stables[at] >= to_offset:
                 break  # when this one was aborted, everything below was decided
-        return found
+        return aborted
 
     def cut(self, end_offset: int) -> None:
         """Drops those whose marker is at or above `end_offset`."""

@@ -160,12 +160,12 @@ def take_clean_shutdown(disk: Disk, directories: Sequence[str]) -> int | None:
     """The broker epoch of the process that stopped cleanly, if all directories have the same one;
     otherwise None, for an unclean or unproven stop. The files are removed on return, except in a directory
     whose disk fails: a file left there proves nothing later, because the others will differ."""
-    found = [_epoch_in(disk, join(directory, CLEAN_SHUTDOWN_FILE)) for directory in directories]
+    epochs = [_epoch_in(disk, join(directory, CLEAN_SHUTDOWN_FILE)) for directory in directories]
     for directory in directories:
         with contextlib.suppress(DiskError):
             if remove_if_present(disk, join(directory, CLEAN_SHUTDOWN_FILE)):
                 disk.sync_directory(directory)
-    return found[0] if found and len(set(found)) == 1 else None
+    return epochs[0] if epochs and len(set(epochs)) == 1 else None
 
 
 def _epoch_in(disk: Disk, path: str) -> int | None:

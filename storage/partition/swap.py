@@ -56,11 +56,11 @@ def finish_cleaned(disk: Disk, pool: FilePool, cleaned: TimedSegment, aborted: b
         for path, data in files:
             made.append(pool.file(path, size=0))
             made[-1].append(data)
-        for each in made:
-            each.sync()
+        for staged in made:
+            staged.sync()
     finally:
-        for each in made:
-            each.close()
+        for staged in made:
+            staged.close()
     disk.sync_directory(directory)
 
 
@@ -71,14 +71,14 @@ def path_of(directory: str, base: int, suffix: str) -> str:
 def finish_swaps(disk: Disk, directory: str, names: list[str]) -> list[str]:
     """Completes or undoes what a crash interrupted, in metaquorum or in Kafka; returns the names that
     exist now. Durable on return. Raises DiskError."""
-    found = [(match, name) for name in names if (match := _FILE.fullmatch(name)) is not None]
-    cleaned = [int(match[1]) for match, _ in found if match[3] == CLEANED_SUFFIX]
-    swapped = {int(match[1]) for match, _ in found if (match[2], match[3]) == (LOG_SUFFIX, SWAP_SUFFIX)}
+    matches = [(match, name) for name in names if (match := _FILE.fullmatch(name)) is not None]
+    cleaned = [int(match[1]) for match, _ in matches if match[3] == CLEANED_SUFFIX]
+    swapped = {int(match[1]) for match, _ in matches if (match[2], match[3]) == (LOG_SUFFIX, SWAP_SUFFIX)}
     # Drops swaps that were not durable as a whole, as Kafka leaves for a segment that it began to split.
     swapped = {base for base in swapped if not cleaned or base < min(cleaned)}
     ends = {base: _end_of(disk, join(directory, f"{base:020d}{LOG_SUFFIX}{SWAP_SUFFIX}")) for base in swapped}
     doomed, renamed = [], []
-    for match, name in found:
+    for match, name in matches:
         base = int(match[1])
         if match[3] is None:
             if any(first <= base < max(end, first + 1) for first, end in ends.items()):

@@ -1,5 +1,6 @@
-"""One small metadata write through gRPC on three local controllers with sync on: latency, throughput and CPU,
-compared with a gRPC call that does nothing.
+"""One small metadata write on three local controllers with sync on: latency, throughput and CPU.
+
+Beside it, in the same run, a gRPC call that does nothing.
 """
 
 from __future__ import annotations
@@ -8,21 +9,25 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
+from metaquorum.clients.kafka.connection import NodeConnection, connect
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.platforms import name_of_sync, sync_file
+from metaquorum.wire.messages import CreateTopicsRequest
 from tests.bench.empty_call import EmptyServer, empty_call, empty_server
 from tests.bench.figures import Figure, percentile
 from tests.bench.quorum import (
     channel_to,
     cpu_seconds,
     create_at,
+    next_name,
     one_topic,
     protocol_option,
     succeeded,
@@ -43,29 +48,37 @@ RATE_AT_LEAST = 0.63
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     protocol_option(parser)
+    parser.add_argument(
+        "--clients",
+        choices=("kafka", "grpc"),
+        default="kafka",
+        help="the protocol of the clients; kafka: so do voters",
+    )
     parser.add_argument("--writes", type=int, default=3000, help="writes one after another")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long 64 clients write")
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
-    with empty_server() as empty, three_controllers(protocol=options.protocol) as cluster:
+    kind = options.clients
+    protocol = "kafka" if kind == "kafka" else options.protocol
+    with empty_server() as empty, three_controllers(protocol=protocol) as cluster:
         disk_ms = sync_ms(cluster.directory)
         loop = client_loop()
-        loop.call(one_after_another(cluster, WARM_UP), 120)
+        loop.call(one_after_another(cluster, WARM_UP, kind), 120)
         loop.call(empty_after_another(empty.address, WARM_UP), 120)
         leader_id = cluster.quorum().leader_id
         alone, many = Measured(cluster, empty), Measured(cluster, empty)
         for _ in range(ROUNDS):
             with alone.counting():
                 alone.empty += loop.call(empty_after_another(empty.address, options.writes // ROUNDS), 600)
-                alone.writes += loop.call(one_after_another(cluster, options.writes // ROUNDS), 600)
-        loop.call(many_clients(cluster, 2.0), 120)
+                alone.writes += loop.call(one_after_another(cluster, options.writes // ROUNDS, kind), 600)
+        loop.call(many_clients(cluster, 2.0, kind), 120)
         for _ in range(ROUNDS):
             with many.counting():
                 took, took_s = loop.call(many_empty(empty.address, options.seconds / ROUNDS), 600)
                 many.empty += took
                 many.empty_s += took_s
-                took, took_s = loop.call(many_clients(cluster, options.seconds / ROUNDS), 600)
+                took, took_s = loop.call(many_clients(cluster, options.seconds / ROUNDS, kind), 600)
             many.writes += took
             many.writes_s += took_s
     return [
@@ -166,21 +179,44 @@ def sync_ms(directory: Path, rounds: int = 200) -> float:
     return statistics.median(took)
 
 
-async def one_after_another(cluster: Cluster, writes: int) -> list[float]:
-    """Latencies in ms, as measured by a single client."""
+Write = Callable[[], Coroutine[Any, Any, float]]
+"""Creates a topic; returns how long that took, in ms."""
+
+
+@asynccontextmanager
+async def writers(cluster: Cluster, count: int, kind: str) -> AsyncIterator[list[Write]]:
+    """Clients of the active controller. Over gRPC they share channels, in Kafka's protocol each has its own
+    connection, on which one request after another is answered."""
     leader, _ = await leader_of(cluster)
-    channel = channel_to(leader)
+    if kind == "grpc":
+        channels = [channel_to(leader) for _ in range(min(count, CHANNELS))]
+        stubs = [create_at(channel) for channel in channels]
+        try:
+            yield [partial(write, stubs[number % len(stubs)]) for number in range(count)]
+        finally:
+            await asyncio.gather(*(channel.close(None) for channel in channels))
+        return
+    opened = [
+        await connect("127.0.0.1", leader.kafka_port, client_id="bench", answer_max_bytes=2**20, timeout_s=10)
+        for _ in range(count)
+    ]
     try:
-        return [await write(create_at(channel)) for _ in range(writes)]
+        yield [partial(write_by_kafka, connection) for connection in opened]
     finally:
-        await channel.close(None)
+        for connection in opened:
+            connection.close()
 
 
-async def many_clients(cluster: Cluster, seconds: float) -> tuple[list[float], float]:
+async def one_after_another(cluster: Cluster, writes: int, kind: str) -> list[float]:
+    """Latencies in ms, as measured by a single client."""
+    async with writers(cluster, 1, kind) as (create,):
+        return [await create() for _ in range(writes)]
+
+
+async def many_clients(cluster: Cluster, seconds: float, kind: str) -> tuple[list[float], float]:
     """Latencies in ms of all writes of `CLIENTS` clients, and how long they took, in s."""
-    leader, _ = await leader_of(cluster)
-    channels = [channel_to(leader) for _ in range(CHANNELS)]
-    return await all_clients(channels, [create_at(channel) for channel in channels], write, seconds)
+    async with writers(cluster, CLIENTS, kind) as calls:
+        return await all_clients(calls, seconds)
 
 
 async def empty_after_another(address: str, calls: int) -> list[float]:
@@ -196,7 +232,13 @@ async def many_empty(address: str, seconds: float) -> tuple[list[float], float]:
     # gRPC shares connections between equal channels; with pools of their own there are as many as above.
     options = (("grpc.use_local_subchannel_pool", 1),)
     channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(CHANNELS)]
-    return await all_clients(channels, [empty_call(each) for each in channels], ask_nothing, seconds)
+    stubs = [empty_call(channel) for channel in channels]
+    try:
+        return await all_clients(
+            [partial(ask_nothing, stubs[number % CHANNELS]) for number in range(CLIENTS)], seconds
+        )
+    finally:
+        await asyncio.gather(*(channel.close(None) for channel in channels))
 
 
 async def write(create: Any) -> float:
@@ -209,33 +251,35 @@ async def write(create: Any) -> float:
     return took_ms
 
 
+async def write_by_kafka(connection: NodeConnection) -> float:
+    topic = CreateTopicsRequest.CreatableTopic(name=next_name(), num_partitions=1, replication_factor=1)
+    body = CreateTopicsRequest(topics=(topic,), timeout_ms=30_000)
+    start = time.perf_counter()
+    answer = await connection.begin(body, version=connection.version("CreateTopics"))
+    took_ms = (time.perf_counter() - start) * 1e3
+    if any(each.error_code for each in answer.body.topics):
+        raise RuntimeError(f"a write was refused: {answer.body}")
+    return took_ms
+
+
 async def ask_nothing(call: Any) -> float:
     start = time.perf_counter()
     await call(b"", timeout=10)
     return (time.perf_counter() - start) * 1e3
 
 
-async def all_clients(
-    channels: list[grpc.aio.Channel],
-    stubs: list[Any],
-    call: Callable[[Any], Coroutine[Any, Any, float]],
-    seconds: float,
-) -> tuple[list[float], float]:
-    """Latencies in ms of the calls of `CLIENTS` clients during `seconds`, and how long they took, in s."""
+async def all_clients(calls: Sequence[Write], seconds: float) -> tuple[list[float], float]:
+    """Latencies in ms of what each client calls during `seconds`, and how long all took, in s."""
     took: list[float] = []
     start = time.perf_counter()
     until = start + seconds
 
-    async def client(number: int) -> None:
-        stub = stubs[number % CHANNELS]
+    async def client(call: Write) -> None:
         while time.perf_counter() < until:
-            took.append(await call(stub))
+            took.append(await call())
 
-    try:
-        await asyncio.gather(*(client(number) for number in range(CLIENTS)))
-        return took, time.perf_counter() - start
-    finally:
-        await asyncio.gather(*(channel.close(None) for channel in channels))
+    await asyncio.gather(*map(client, calls))
+    return took, time.perf_counter() - start
 
 
 async def leader_of(cluster: Cluster) -> tuple[Node, int]:

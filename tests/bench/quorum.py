@@ -57,7 +57,12 @@ def channel_to(node: Node) -> grpc.aio.Channel:
 
 def one_topic() -> pb.ForwardRequest:
     """The small write: a topic with one partition and one replica (two records in one batch)."""
-    return creation([f"bench-{os.getpid()}-{next(_names)}"], partitions=1, replicas=1)
+    return creation([next_name()], partitions=1, replicas=1)
+
+
+def next_name() -> str:
+    """The name of a topic that no other call returns."""
+    return f"bench-{os.getpid()}-{next(_names)}"
 
 
 def creation(names: Sequence[str], *, partitions: int, replicas: int) -> pb.ForwardRequest:

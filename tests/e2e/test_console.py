@@ -182,17 +182,33 @@ def test_a_rule_is_named_once_and_the_headings_of_a_narrow_table_say_that_they_s
         with Browser(400, 800) as browser:
             browser.open(console.url)
             browser.settled()
+            place = "getComputedStyle(document.querySelector('#strip .progress')).position"
+            assert browser.run(f"return {place}") == "absolute", "when it goes, the page stays where it is"
             browser.go("#/events?text=broker%20fenced")
             fenced = browser.text("main tbody tr")
             assert fenced.count("session-expired") == 1
             browser.go("#/events?text=leaderless")
             assert "[broker-fenced] (the controller itself: session-expired)" in browser.text("main tbody tr")
+            cells = "document.querySelectorAll('main tbody td[data-column=\"what happened\"]')"
+            assert browser.run(f"return [...{cells}].every(cell => cell.childNodes.length === 1)"), (
+                "a row is a card here, where each child would be a column"
+            )
             browser.go("#/brokers")
             heading = "getComputedStyle(document.querySelector('main .sheet thead tr'), '::before').content"
             assert browser.run(f"return {heading}") == '"sort by"'
             assert browser.run(NOTHING_IS_WIDER)
     finally:
         console.end()
+
+
+@needs_browser
+@pytest.mark.parametrize("missing", ["main.js", "keep.js"])
+def test_a_browser_that_cannot_run_the_page_says_so(served: Served, missing: str) -> None:
+    with Browser() as browser:
+        browser.block(f"*{missing}")
+        browser.open(served.url)
+        browser.wait("document.querySelector('main .error')", "sentence")
+        assert "use a current Firefox" in browser.text("main") and "Reading" not in browser.text("main")
 
 
 @needs_browser
@@ -288,6 +304,57 @@ def test_a_growing_log_is_followed_until_the_handle_is_touched_and_a_lost_server
     finally:
         if console.process.poll() is None:
             console.end()
+
+
+@needs_browser
+def test_what_was_opened_typed_and_scrolled_to_stays_while_the_log_grows(tmp_path: Path) -> None:
+    """Also on a page whose sections are read later: it never shows less than before."""
+    story, home = night(), tmp_path / "node"
+    until = next(number for number, (_, records) in enumerate(story.batches[::-1]) if len(records) > 3)
+    first = len(story.batches) - until - 12
+    make_node(PosixDisk(), story.batches[:first], home=str(home), stamps=story.stamps)
+    segment = home / "__cluster_metadata-0" / segment_name(0)
+
+    def grow(to: int) -> str:
+        """Appends batches. Returns where the log ends then."""
+        segment.write_bytes(b"".join(encoded(story.batches[:to], stamps=story.stamps)))
+        return f"offset {sum(len(records) for _, records in story.batches[:to])},"
+
+    console = Served(home)
+    try:
+        console.wait(lambda log: log["progress"] == 1, "whole log")
+        with Browser(1000, 500) as browser:
+            browser.open(console.url)
+            browser.settled()
+            browser.run("document.querySelector('.problems button').click()")
+            why = "document.querySelector('.problems .why:not([hidden]) a')"
+            browser.wait(why, "why")
+            said = browser.text(".problems .why")
+            assert re.search(r"\.leader is none since 20\d\d-\S+ \S+ \(record \d+\): broker 2", said)
+            browser.run("document.querySelector('main').scrollTop = 140")
+            end = grow(first + 1)
+            browser.wait(f"document.querySelector('main .moment').innerText.includes('{end}')", "growth")
+            assert browser.text(".problems .why") == said and browser.run(f"return Boolean({why})")
+            assert browser.run("return document.querySelector('main').scrollTop") == 140
+            browser.go("#/topics")
+            browser.run("document.querySelector('#filter').focus()")
+            browser.press("pay")
+            end = grow(first + 2)
+            browser.wait(f"document.querySelector('main .moment').innerText.includes('{end}')", "growth")
+            assert browser.run("return document.activeElement.value") == "pay"
+            browser.go("#/entity?path=topic/orders/1")
+            browser.run(
+                "window.emptied = 0; new MutationObserver(() => {"
+                " if (document.querySelector('main').innerText.includes('Reading the log')) emptied++; })"
+                ".observe(document.querySelector('main'), {childList: true, subtree: true});"
+            )
+            end = grow(first + 3)
+            browser.wait(f"document.querySelector('main .moment').innerText.includes('{end}')", "growth")
+            assert browser.run("return document.querySelectorAll('main .chain > li').length") > 1
+            assert browser.run("return emptied") == 0
+            assert browser.messages() == []
+    finally:
+        console.end()
 
 
 @needs_browser

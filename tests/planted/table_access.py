@@ -32,8 +32,8 @@ ACCESS_BUGS = (
         breaks="a prefixed entry applies to every name that begins with it",
         source="KIP-290",
         file="metadata/authorizer.py",
-        old="found = self.prefixed.get(name[:length])",
-        new="found = self.prefixed.get(name) if length else None",
+        old="entries = self.prefixed.get(name[:length])",
+        new="entries = self.prefixed.get(name) if length else None",
         caught_by=(AUTHORIZER,),
     ),
     Bug(

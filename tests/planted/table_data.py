@@ -142,8 +142,8 @@ PRODUCER_BUGS = (
         breaks="a restart restores the producers that a replay of the log gives",
         source="KIP-98, issue 5",
         file="storage/partition/log_producers.py",
-        old="min(at, end)\n            self._replay(table, at, segments, end)\n",
-        new="min(at, end)\n",
+        old="min(snapshot_offset, end)\n            self._replay(table, snapshot_offset, segments, end)\n",
+        new="min(snapshot_offset, end)\n",
         caught_by=(SIM,),
     ),
     Bug(
@@ -163,8 +163,8 @@ DIRECTORY_BUGS = (
         breaks="a replica in an offline directory is recreated nowhere",
         source="S3.6, KIP-112; Kafka 3.7.0 does it",
         file="broker/replica/placement/reconcile.py",
-        old="    if directories.is_bad(place):\n        return Offline(",
-        new="    if directories.is_bad(place):\n        return Create(None) or Offline(",
+        old="    if directories.is_bad(directory_id):\n        return Offline(",
+        new="    if directories.is_bad(directory_id):\n        return Create(None) or Offline(",
         caught_by=(RULES, DEAD),
     ),
     Bug(

@@ -10,6 +10,8 @@ DRIVER = "tests/unit/node/test_driver.py"
 DURABLE = "tests/unit/node/test_driver_syncs.py"
 LANE = "tests/unit/network/test_lane.py"
 RUNNER_FILE = "node/node_runner.py"
+NODE_FILE = "controller/node.py"
+ROUNDS = "tests/unit/controller/test_rounds.py"
 
 SCHEDULER_BUGS = (
     Bug(
@@ -18,7 +20,7 @@ SCHEDULER_BUGS = (
         source="docs/architecture.md, Steps",
         file=SCHEDULER_FILE,
         old="        self.statistics.steps += 1\n",
-        new="        self.statistics.steps += 1\n        inbox.clear()\n",
+        new="        self.statistics.steps += 1\n        self._inbox.clear()\n",
         caught_by=(SCHEDULER, "sim 0..12"),
     ),
     Bug(
@@ -35,18 +37,54 @@ SCHEDULER_BUGS = (
         breaks="events are handled in the order of arrival",
         source="docs/architecture.md, Steps",
         file=SCHEDULER_FILE,
-        old="handle(inbox.popleft(), now_ms=now_ms, wall_ms=wall_ms)",
-        new="handle(inbox.pop(), now_ms=now_ms, wall_ms=wall_ms)",
+        old="handle(ready.popleft(), now_ms=now_ms, wall_ms=wall_ms)",
+        new="handle(ready.pop(), now_ms=now_ms, wall_ms=wall_ms)",
         caught_by=(SCHEDULER,),
     ),
     Bug(
-        name="linger-without-end",
-        breaks="a step waits for more events for a bounded time",
+        name="put-off-for-ever",
+        breaks="a request that had to wait for a commit is decided after it",
         source="docs/architecture.md, Steps",
         file=SCHEDULER_FILE,
-        old="if len(self._inbox) > self._seen and now_ms < until_ms:",
-        new="if len(self._inbox) > self._seen:",
+        old="        if put_off and not must_wait(put_off[0]):\n            return put_off\n",
+        new="",
         caught_by=(SCHEDULER,),
+    ),
+    Bug(
+        name="request-joins-no-round",
+        breaks="a request waits while a round is in progress, and shares the next one",
+        source="docs/architecture.md, Steps",
+        file=NODE_FILE,
+        old="            and self.ledger.committed_offset < self._round_end\n",
+        new="            and self.ledger.committed_offset < 0\n",
+        caught_by=(ROUNDS,),
+    ),
+    Bug(
+        name="every-append-makes-requests-wait",
+        breaks="a request waits for the end of one round, whatever is written meanwhile",
+        source="docs/architecture.md, Steps",
+        file=NODE_FILE,
+        old="        if self.ledger.committed_offset >= self._round_end:\n            self._round_end",
+        new="        if batches:\n            self._round_end",
+        caught_by=(ROUNDS,),
+    ),
+    Bug(
+        name="raft-first",
+        breaks="Raft has everything decided before its next input, for which it may append itself",
+        source="docs/architecture.md, Steps",
+        file=NODE_FILE,
+        old="        self._append_decided()\n        self._release(self.replica.handle",
+        new="        self._release(self.replica.handle",
+        caught_by=(ROUNDS,),
+    ),
+    Bug(
+        name="requests-hold-up-slices",
+        breaks="work in slices goes on, however many requests are in the round in progress",
+        source="ADR 7",
+        file="controller/active/steps.py",
+        old="self._state.ledger.appends_waiting < ",
+        new="len(self._state.ledger.pending) < ",
+        caught_by=(ROUNDS,),
     ),
     Bug(
         name="gap-passes-unnoticed",

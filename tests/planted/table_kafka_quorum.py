@@ -25,6 +25,15 @@ NEWEST = f"{MESSAGES}::test_the_newest_version_carries_a_whole_request"
 
 KAFKA_QUORUM_BUGS = (
     Bug(
+        name="quorum-described-by-a-follower",
+        breaks="a refusal of the partition leads to the controller that leads, as one of the request does",
+        source="Kafka 3.9: KafkaRaftClient.handleDescribeQuorumRequest",
+        file="clients/kafka/cluster.py",
+        old="ASK_AGAIN if asks_brokers else ASK_AGAIN | ELSEWHERE",
+        new="ASK_AGAIN",
+        caught_by=("tests/unit/kafka/test_cluster_client.py",),
+    ),
+    Bug(
         name="high-watermark-falls-at-kafkas-voter",
         breaks="a new leader names no high watermark before it has committed in its epoch",
         source="Kafka 3.7: FollowerState.updateHighWatermark ends the process",

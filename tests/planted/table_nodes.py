@@ -225,8 +225,8 @@ REPLICA_BUGS = (
         breaks="a fetched snapshot's image ends where its name says",
         source="KIP-630",
         file="metadata/replica.py",
-        old="if (place.epoch, place.offset) != (position.epoch, position.offset):",
-        new="if place.offset < 0:",
+        old="if (provenance.epoch, provenance.offset) != (position.epoch, position.offset):",
+        new="if provenance.offset < 0:",
         caught_by=("tests/unit/controller/test_node_log.py",),
     ),
     Bug(

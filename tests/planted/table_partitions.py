@@ -176,12 +176,12 @@ DIRECTORY_BUGS = (
         caught_by=(REQUESTS, SIM),
     ),
     Bug(
-        name="joins-from-nowhere",
-        breaks="a replica joins an ISR once the log names its directory",
-        source="S3.6",
+        name="unreported-directory-refused",
+        breaks="a replica joins an ISR before its broker has reported its directory, as Kafka's do",
+        source="Kafka 3.9: TopicDelta.localChanges passes over replicas that a reassignment adds",
         file="controller/partitions/alter_partition.py",
-        old="joins = member.broker_id not in partition.isr",
-        new="joins = False",
+        old="if directory is not None and not rules.accepts(member.broker_id, directory):",
+        new="if directory is not None and directory not in known.directories:",
         caught_by=(REQUESTS,),
     ),
     Bug(

@@ -433,7 +433,7 @@ RAFT_BUGS = (
         breaks="a log that ends before its directory's bound is refused untouched",
         source="docs/raft.md, Older copies",
         file="storage/log/log.py",
-        old="        check(found)",
+        old="        check(examined)",
         new="        pass",
         caught_by=(STORE,),
     ),

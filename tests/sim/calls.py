@@ -132,11 +132,6 @@ class Calls:
         call = _Call(source, target, finish, fail)
         self._start(call, arrived, timeout_ms, once=once)
 
-    def waiting_at(self, process: Process) -> int:
-        """The number of client requests that this process has not answered."""
-        calls = self._clients.values()
-        return sum(server is process for call in calls for server, _ in call.servers)
-
     def data(
         self,
         source: str,

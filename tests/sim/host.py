@@ -49,7 +49,7 @@ WALL_START_MS = 1_800_000_000_000
 WAKE_MS = 0.05
 """The minimum delay of a wake-up, so that a deadline that is already due does not cause a busy loop."""
 
-SCHEDULER_CONFIG = SchedulerConfig(step_max_events=3, linger_from=2, linger_enough=4)
+SCHEDULER_CONFIG = SchedulerConfig(step_max_events=3)
 """Bounds so small that a few events reach them."""
 
 
@@ -67,6 +67,7 @@ class Node(Protocol):
 
     def start(self, *, now_ms: int, wall_ms: int) -> list[Any]: ...
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
+    def must_wait(self, event: Any) -> bool: ...
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]: ...
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]: ...
     def note_gap(self, until_ms: int) -> None: ...
@@ -145,7 +146,7 @@ class Process:
         self.paused = False
         self.touched = True
         host.boot += 1
-        self.scheduler = Scheduler(self, host, SCHEDULER_CONFIG, self.waiting_clients)
+        self.scheduler = Scheduler(self, host, SCHEDULER_CONFIG)
         self._sockets: deque[Callable[[], Any]] = deque()
         self._wake = 0
         self._wake_ms: int | None = None
@@ -178,10 +179,6 @@ class Process:
         self.scheduler.post(make_event())
         self._plan()
 
-    def waiting_clients(self) -> int:
-        """The number of clients that wait for a response."""
-        return 0
-
     def pause(self) -> None:
         self.paused = True
 
@@ -211,9 +208,8 @@ class Process:
             self._finish_step()
 
     def _take_step(self) -> None:
-        if not self.scheduler.step():
-            self._marks.add("step waited for more events")
-        elif len(self.scheduler):
+        self.scheduler.step()
+        if len(self.scheduler):
             self._marks.add("step left events for the next")
 
     def _finish_step(self) -> None:
@@ -254,6 +250,12 @@ class Process:
         self.before_event(event)
         self._execute_all(self.driven.handle(event, now_ms=now_ms, wall_ms=wall_ms))
         self.after_event(event)
+
+    def must_wait(self, event: Any) -> bool:
+        waits = self.driven.must_wait(event)
+        if waits:
+            self._marks.add("request waited for the round in progress")
+        return waits
 
     def settle(self, *, now_ms: int, wall_ms: int) -> None:
         self.before_event(None)

@@ -27,7 +27,7 @@ REQUIRED = (
     "heartbeat forged",
     "process stood still",
     "step left events for the next",
-    "step waited for more events",
+    "request waited for the round in progress",
     "stranger sent VoteRequest",
     "stranger sent BeginQuorumEpochRequest",
     "stranger sent EndQuorumEpochRequest",

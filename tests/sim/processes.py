@@ -174,9 +174,6 @@ class ControllerProcess(Process):
     def respond(self, key: int, response: RaftResponse) -> None:
         self._calls.answered_raft(key, response)
 
-    def waiting_clients(self) -> int:
-        return self._calls.waiting_at(self)
-
     def on_log_cut(self, effect: raft.TruncateLog | raft.ResetLog) -> None:
         self._marks.log_cut(effect)
 

@@ -128,12 +128,12 @@ class Group:
 
     def accepts(self, member_id: str, max_size: int) -> bool:
         """Whether there is room for the sender of a JoinGroup."""
-        known = self.members.get(member_id)
+        member = self.members.get(member_id)
         if self.phase is Phase.EMPTY:
             return True
         if self.phase is Phase.PREPARING:
-            return (known is not None and known.join_key is not None) or self.awaiting_join < max_size
-        return known is not None or len(self.members) < max_size
+            return (member is not None and member.join_key is not None) or self.awaiting_join < max_size
+        return member is not None or len(self.members) < max_size
 
     def elect(self) -> bool:
         """Returns whether there is a leader: the old one has joined, or another member that has joined now
@@ -172,13 +172,13 @@ class Group:
         """The topics that members consume; None if they are unknown."""
         if self.protocol_type != CONSUMER or self.protocol is None:
             return None
-        found: set[str] = set()
+        names: set[str] = set()
         for member in self.members.values():
             topics = subscribed_topics(member.metadata(self.protocol))
             if topics is None:
                 return None
-            found.update(topics)
-        return frozenset(found)
+            names.update(topics)
+        return frozenset(names)
 
 
 # Requests about one group whose Kafka message names several: the part for one coordinator.

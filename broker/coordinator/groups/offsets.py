@@ -54,25 +54,25 @@ class OffsetTable:
     # ---- records ---------------------------------------------------------------------------------
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, origin: BatchOrigin) -> None:
-        at = key.topic, key.partition
+        partition = key.topic, key.partition
         if value is None:
-            self._remove(key.group, at)
+            self._remove(key.group, partition)
             return
         committed = offset_of(value, origin.offset)
         if origin.producer_id >= 0:
-            self._hold(origin.producer_id, key.group, at, committed)
+            self._hold(origin.producer_id, key.group, partition, committed)
         else:
-            self._put(key.group, at, committed)
+            self._put(key.group, partition, committed)
 
     def marker(self, producer_id: int, *, committed: bool) -> tuple[str, ...]:
         """A transaction ended: its offsets count, unless there was a later commit, or are dropped. Returns
         the groups that it had offsets of."""
         pending = self._pending.pop(producer_id, {})
-        for (group_id, at), offset in pending.items():
-            known = self.of(group_id).get(at)
+        for (group_id, partition), offset in pending.items():
+            known = self.of(group_id).get(partition)
             if committed and (known is None or known.log_offset < offset.log_offset):
-                self._put(group_id, at, offset)
-            self._uncount(at)
+                self._put(group_id, partition, offset)
+            self._uncount(partition)
             self._let_go(producer_id, group_id)
         return tuple(dict.fromkeys(group_id for group_id, _ in pending))
 
@@ -319,12 +319,12 @@ class Commits:
                 work.reply(key, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
                 return
             subscribed = group.subscribed()
-        known = frozenset(self._offsets.known_of(group.group_id))
+        committed = frozenset(self._offsets.known_of(group.group_id))
 
         def delete(topic: str, index: int) -> ErrorCode:
             if subscribed is None or topic in subscribed:
                 return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            if (topic, index) in known:
+            if (topic, index) in committed:
                 work.store(offset_tombstone(group.group_id, (topic, index)))
             return ErrorCode.NONE
 

@@ -71,14 +71,14 @@ class Rebalances:
         if error is not None:
             work.reply(key, not_joined(member.member_id, error))
             return
-        known = group.members[member.member_id]
-        changed = known.protocols != member.protocols
-        leads_on = group.phase is Phase.STABLE and group.leader == known.member_id
+        present = group.members[member.member_id]
+        changed = present.protocols != member.protocols
+        leads_on = group.phase is Phase.STABLE and group.leader == present.member_id
         if group.phase is Phase.PREPARING or changed or leads_on:
-            self._rejoin(work, known, member)
+            self._rejoin(work, present, member)
             self._maybe_prepare(work, group)
         else:
-            work.reply(key, joined(group, known))
+            work.reply(key, joined(group, present))
         self._after_join(work, group)
 
     def stranger(self, group: Group, member_id: str, instance_id: str | None) -> ErrorCode | None:
@@ -124,16 +124,16 @@ class Rebalances:
         work.reply(old.sync_key, not_synced(ErrorCode.FENCED_INSTANCE_ID))
         old.join_key = old.sync_key = None
         leader = group.leader
-        known = group.rename(old_id, member.member_id)
+        renamed = group.rename(old_id, member.member_id)
         self._timers.disarm(("session", group.group_id, old_id))
-        self._arm_session(work, group, known)
-        self._rejoin(work, known, member)
+        self._arm_session(work, group, renamed)
+        self._rejoin(work, renamed, member)
         if group.phase is Phase.COMPLETING:
             self._prepare(work, group)
         elif group.phase is Phase.STABLE and group.select_protocol() != group.protocol:
             self._maybe_prepare(work, group)
         elif group.phase is Phase.STABLE:
-            key, known.join_key = known.join_key, None
+            key, renamed.join_key = renamed.join_key, None
             assignments = {each.member_id: each.assignment for each in group.members.values()}
             record = group_record(group, assignments, group.state_since_ms)
 
@@ -143,7 +143,7 @@ class Rebalances:
 
             work.store(record, refused)
             old_leader = leader if version < _SKIPS_ASSIGNMENT else None
-            work.reply(key, joined(group, known, has_rejoined=True, old_leader=old_leader))
+            work.reply(key, joined(group, renamed, has_rejoined=True, old_leader=old_leader))
 
     def _after_join(self, work: Work, group: Group) -> None:
         if group.phase is Phase.PREPARING and not group.is_first_join and group.has_all_joined:

@@ -101,12 +101,12 @@ class GroupState:
         elif isinstance(key, CONSUMER_RECORDS):
             self.consumers.replay(record)
         elif isinstance(key, messages.GroupMetadataKey):
-            known = self.groups.get(key.group)
+            current = self.groups.get(key.group)
             if record.value is None:
-                if known is not None:
-                    self._remove(known)
-            elif self._is_loaded and known is not None:
-                self._rebalances.stored(known, record.value)
+                if current is not None:
+                    self._remove(current)
+            elif self._is_loaded and current is not None:
+                self._rebalances.stored(current, record.value)
             else:
                 group = self.groups[key.group] = group_of(key.group, record.value)
                 if group.phase is Phase.PREPARING:
@@ -197,14 +197,14 @@ class GroupState:
         first: tuple[StoredRecord, ...] = ()
         if classic is not None and classic.members:
             problem = self._upgrade_problem(classic)
-            found = upgrade_records(classic, self.consumers.image)
-            if problem is None and found is None:
+            upgrade = upgrade_records(classic, self.consumers.image)
+            if problem is None and upgrade is None:
                 problem = "has members other than consumers, or their metadata cannot be read"
-            if problem is not None or found is None:
+            if problem is not None or upgrade is None:
                 text = f"group {body.group_id} has members of the classic protocol, and {problem}"
                 work.reply(ask.key, heartbeat_refused(ErrorCode.GROUP_ID_NOT_FOUND, text))
                 return
-            first = found
+            first = upgrade
         elif classic is not None and classic.generation > 0:
             first = (group_tombstone(body.group_id),)
         if self._any(body.group_id) is None and body.member_epoch == 0 and self._is_full():

@@ -191,7 +191,7 @@ class IsrState:
 
     def out_of_sync(self, *, leader_end: int, now_ms: int) -> list[int]:
         """Members to remove. A member that holds everything that the leader has may be silent forever."""
-        found: list[int] = []
+        lagging: list[int] = []
         for broker_id in self.committed:
             if broker_id == self._self:
                 continue
@@ -199,8 +199,8 @@ class IsrState:
             if progress is None or not (
                 progress.acknowledged >= leader_end or self._was_caught_up(progress, now_ms)
             ):
-                found.append(broker_id)
-        return found
+                lagging.append(broker_id)
+        return lagging
 
     # ---- proposals ---------------------------------------------------------------------------
 

@@ -123,12 +123,12 @@ class Directories:
 
     def fail(self, directory_id: bytes, reason: str) -> bool:
         """It is bad from now on. Returns False if it already was, or is not configured."""
-        known = self._by_id.get(directory_id)
-        if known is None or known.problem is not None:
+        directory = self._by_id.get(directory_id)
+        if directory is None or directory.problem is not None:
             return False
-        known.problem = reason
-        known.replicas = 0
-        known.promised_bytes = 0
+        directory.problem = reason
+        directory.replicas = 0
+        directory.promised_bytes = 0
         return True
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
@@ -234,11 +234,11 @@ class Copies:
         self._by_key: dict[PartitionKey, dict[bytes, Copy]] = {}
         self._by_name: dict[tuple[bytes, str, int], Copy] = {}
         for directory in found:
-            place = directory.directory_id
-            if directory.problem is None and place is not None:
+            directory_id = directory.directory_id
+            if directory.problem is None and directory_id is not None:
                 for each in directory.replicas:
                     log, future = each.log, each.future
-                    self.add(Copy(each.key, each.topic, place, each.incarnation, log, future=future))
+                    self.add(Copy(each.key, each.topic, directory_id, each.incarnation, log, future=future))
 
     def __contains__(self, key: object) -> bool:
         return key in self._by_key
@@ -362,10 +362,10 @@ class Room:
         if directory is None:
             return
         directory.promised_bytes = 0
-        for key, (place, size) in list(self._promised.items()):
-            copy = self._copies.at(place, key)
+        for key, (in_directory, size) in list(self._promised.items()):
+            copy = self._copies.at(in_directory, key)
             left = 0 if copy is None else size - copy.size_bytes
             if left <= 0:
                 del self._promised[key]
-            elif place == directory_id:
+            elif in_directory == directory_id:
                 directory.promised_bytes += left

@@ -214,7 +214,7 @@ class Placement:
             )
             if copy.was_found:
                 partition.was_found()
-        known = self.running.get(copy.key)
+        running = self.running.get(copy.key)
         self.running[copy.key] = partition
         if info.leader == self._me:
             self._fetchers.leave(copy.key)
@@ -226,7 +226,7 @@ class Placement:
             else:
                 self._fetchers.follow(partition, info.leader)
         self._touched(partition)
-        if known is not partition:
+        if running is not partition:
             self._partition_changed(copy.key)
         if settled:
             left_over = "the metadata log assigns the replica to another directory"
@@ -254,25 +254,28 @@ class Placement:
         self.moves.cancel(key, "the original replica is gone")
         if copies or topic is None:
             return  # one is being removed: looked at again when it is gone
-        size, place = 0, decision.directory_id or self.moves.take_preferred(topic.name, key[1])
+        size, directory_id = 0, decision.directory_id or self.moves.take_preferred(topic.name, key[1])
         if decision.replaces:
-            size = max(self._room.usual_size(), 0 if place is None else self.damaged.size_of(key, place))
-        if place is None or decision.replaces:
-            place = self._room.place_for(size, place)
-        if place is None:
+            size = max(
+                self._room.usual_size(),
+                0 if directory_id is None else self.damaged.size_of(key, directory_id),
+            )
+        if directory_id is None or decision.replaces:
+            directory_id = self._room.place_for(size, directory_id)
+        if directory_id is None:
             self._starve(key, topic.name, size)
             return
         if decision.replaces:
-            self._room.promise(key, place, size)
+            self._room.promise(key, directory_id, size)
         self._starved.pop(key, None)
-        if self._shares_a_name(key, topic.name, place):
+        if self._shares_a_name(key, topic.name, directory_id):
             return
         # What is in the way there is kept under another name.
-        self.damaged.forget(key, place)
-        namesake = self.copies.named(place, topic.name, key[1])
+        self.damaged.forget(key, directory_id)
+        namesake = self.copies.named(directory_id, topic.name, key[1])
         if namesake is not None:
             self._remove(namesake, "its topic was deleted, and a new topic has its name")
-        self.moves.create(key, topic.name, place, self.settings_of(topic.name).log)
+        self.moves.create(key, topic.name, directory_id, self.settings_of(topic.name).log)
 
     def _shares_a_name(self, key: PartitionKey, topic: str, place: bytes) -> bool:
         """Whether the replica's directory would be that of another topic, because the file system ignores

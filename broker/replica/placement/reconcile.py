@@ -106,25 +106,29 @@ def decide(
     unassigned copy is lost (S3.6). `can_assign`: the metadata.version has directories (3.7-IV2)."""
     if info is None:
         return Remove("its topic was deleted, or the partition no longer exists")
-    place = info.directory_of(broker_id)
-    if place is None:
+    directory_id = info.directory_of(broker_id)
+    if directory_id is None:
         return Remove(f"broker {broker_id} is not among its replicas {list(info.replicas)}")
-    moves = _moving(place, future, copies)
-    if future is not None and place in {future, damaged_in(future)}:
+    moves = _moving(directory_id, future, copies)
+    if future is not None and directory_id in {future, damaged_in(future)}:
         damaged = [*damaged, future]
     led_elsewhere = info.leader not in {NO_LEADER, broker_id}
-    hurt = moves or _hurt(place, led_elsewhere, copies, directories, damaged)
+    hurt = moves or _hurt(directory_id, led_elsewhere, copies, directories, damaged)
     if hurt is not None and not owes_lost:
         return hurt
-    if place in _UNPLACED or (place == MIGRATING and not can_assign):
-        return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
-    if place in {MIGRATING, NOT_FOUND}:
-        return _never_recorded(directories, is_new, copies, is_reported=place == NOT_FOUND)
-    if directories.is_bad(place):
+    if directory_id in _UNPLACED or (directory_id == MIGRATING and not can_assign):
+        return _unplaced(directory_id, copies, directories, is_new, owes_lost, can_assign)
+    if directory_id in {MIGRATING, NOT_FOUND}:
+        return _never_recorded(directories, is_new, copies, is_reported=directory_id == NOT_FOUND)
+    if directories.is_bad(directory_id):
         return Offline(f"its log directory is offline: {_problems(directories)}")
-    if directories.is_good(place):
-        return Run(place) if place in copies else _missing(place, copies, directories, is_new)
-    where = f"in the directory {place.hex()}, which is not configured"
+    if directories.is_good(directory_id):
+        return (
+            Run(directory_id)
+            if directory_id in copies
+            else _missing(directory_id, copies, directories, is_new)
+        )
+    where = f"in the directory {directory_id.hex()}, which is not configured"
     return _not_found(directories, False, where, copies, replaces=True)
 
 

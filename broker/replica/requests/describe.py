@@ -102,16 +102,16 @@ def _describe_future(placement: Placement, copy: Copy) -> ReplicaDescription:
 
 def _placed_in_bad(placement: Placement, broker_id: int) -> dict[bytes, list[PartitionKey]]:
     """The partitions that the metadata log places in bad directories of this broker."""
-    found: dict[bytes, list[PartitionKey]] = {}
+    by_directory: dict[bytes, list[PartitionKey]] = {}
     image = placement.image
     if image is None or not placement.directories.any_bad:
-        return found
+        return by_directory
     for key in placement.offline:
         info = image.topics.partition(*key)
         place = None if info is None else info.directory_of(broker_id)
         if place is not None and placement.directories.is_bad(place):
-            found.setdefault(place, []).append(key)
-    return found
+            by_directory.setdefault(place, []).append(key)
+    return by_directory
 
 
 def _unreadable(placement: Placement, key: PartitionKey) -> ReplicaDescription:

@@ -186,19 +186,19 @@ class Fetches:
 
     def _session(self, request: FetchRequest, now_ms: int) -> FetchSession | ApiError:
         if request.session_epoch > FIRST_EPOCH:
-            found = self.sessions.find(request)
-            if isinstance(found, ApiError):
-                return found
-            self._interrupt(found)
-            found.advance()
-            found.used_ms = now_ms
+            existing = self.sessions.find(request)
+            if isinstance(existing, ApiError):
+                return existing
+            self._interrupt(existing)
+            existing.advance()
+            existing.used_ms = now_ms
             for key in request.forgotten:
-                found.forget(key)
-                self._unwatch(found, key)
-            found.resume()
-            found.name(request.partitions)
-            self._watch(found, request.partitions)
-            return found
+                existing.forget(key)
+                self._unwatch(existing, key)
+            existing.resume()
+            existing.name(request.partitions)
+            self._watch(existing, request.partitions)
+            return existing
         if request.session_id != NO_SESSION:
             self._close(self.sessions.remove(request.session_id, request.replica_id))
         session = None
@@ -256,15 +256,15 @@ class Fetches:
         for key in fresh:
             unnoted = fetch.answers.pop(key, None) is not None or arrived  # it was refused, or is new
             fetch.plans.pop(key, None)
-            found = self._ask(fetch, session.partitions[key], now_ms, unnoted)
-            if isinstance(found, FetchedPartition):
-                fetch.answers[key] = found
-            elif found.from_offset >= found.to_offset:
-                session.looked(key, found.head)
+            look = self._ask(fetch, session.partitions[key], now_ms, unnoted)
+            if isinstance(look, FetchedPartition):
+                fetch.answers[key] = look
+            elif look.from_offset >= look.to_offset:
+                session.looked(key, look.head)
             elif session.is_follower and self.throttle.topics and self._is_held(session, key, now_ms):
                 fetch.held.append(key)
             else:
-                fetch.plans[key] = found
+                fetch.plans[key] = look
         if is_cut:
             self.timer.arm(fetch, now_ms)
             return
@@ -296,15 +296,15 @@ class Fetches:
         if not isinstance(partition, Partition):
             return partition.as_fetched(part.key)
         if arrived:
-            found = partition.fetch(part, fetch.reader, now_ms=now_ms)
+            planned = partition.fetch(part, fetch.reader, now_ms=now_ms)
             self._touched(partition)
             fetch.session.fresh.pop(part.key, None)  # what it moved itself is in `found`
         else:
-            found = partition.plan_read(part, fetch.reader)
-        if not fetch.session.is_follower or isinstance(found, FetchedPartition):
-            return found
-        is_near = self._tail.holds(found.key, found.from_offset)
-        return replace(found, to_offset=partition.end_offset) if is_near else found
+            planned = partition.plan_read(part, fetch.reader)
+        if not fetch.session.is_follower or isinstance(planned, FetchedPartition):
+            return planned
+        is_near = self._tail.holds(planned.key, planned.from_offset)
+        return replace(planned, to_offset=partition.end_offset) if is_near else planned
 
     def _is_held(self, session: FetchSession, key: PartitionKey, now_ms: int) -> bool:
         """The follower waits as if there were nothing to read (KIP-73)."""

@@ -221,21 +221,21 @@ class RequestHandler:
 
     def _mark_offline(self, key: object, request: MarkLogDirOfflineRequest) -> None:
         directories = self._placement.directories
-        found = None
+        failed = None
         if request.directory_id is not None:
-            found = directories.get(request.directory_id)
+            failed = directories.get(request.directory_id)
         elif request.path is not None:
-            found = directories.named(request.path)
-        if found is None:
+            failed = directories.named(request.path)
+        if failed is None:
             known = ", ".join(directory.path for directory in directories.all)
             text = f"broker {self._broker_id} has no such log directory: it has {known}"
             self._answer(key, ApiError(ErrorCode.LOG_DIR_NOT_FOUND, text))
             return
-        was_offline = found.problem is not None
-        answer = MarkLogDirOfflineResponse(directory_id=found.directory_id, was_offline=was_offline)
+        was_offline = failed.problem is not None
+        answer = MarkLogDirOfflineResponse(directory_id=failed.directory_id, was_offline=was_offline)
         self._answer(key, answer)
-        if not was_offline and found.directory_id is not None:
-            self._directory_failed(found.directory_id, "an operator took it offline")
+        if not was_offline and failed.directory_id is not None:
+            self._directory_failed(failed.directory_id, "an operator took it offline")
 
     def _find(self, key: PartitionKey) -> Partition | NotHosted:
         return self._placement.running.get(key) or absence(self._placement, self._broker_id, key)
@@ -265,11 +265,11 @@ def describe_producers(find: Find, request: DescribeProducersRequest) -> Describ
 
 
 def _described(find: Find, key: PartitionKey) -> DescribedProducers:
-    found = find(key)
-    if not isinstance(found, Partition):
-        return DescribedProducers(key=key, error=found.error, message=found.message)
-    if found.role is ReplicaRole.IDLE:
-        text = f"{found.topic}-{key[1]}: this broker has no replica of the partition: ask its leader"
+    partition = find(key)
+    if not isinstance(partition, Partition):
+        return DescribedProducers(key=key, error=partition.error, message=partition.message)
+    if partition.role is ReplicaRole.IDLE:
+        text = f"{partition.topic}-{key[1]}: this broker has no replica of the partition: ask its leader"
         return DescribedProducers(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
     producers = [
         ActiveProducer(
@@ -280,7 +280,7 @@ def _described(find: Find, key: PartitionKey) -> DescribedProducers:
             coordinator_epoch=each.coordinator_epoch,
             open_from=each.open_from,
         )
-        for each in found.producers.all()
+        for each in partition.producers.all()
     ]
     return DescribedProducers(key=key, producers=tuple(producers))
 

@@ -105,25 +105,25 @@ class OwnLogs:
         wall_ms: int,
     ) -> ProduceResult | None:
         """Appends one batch with acks=all, as `Partition.produce`; refused in an epoch other than `epoch`."""
-        found = self._leader(key)
-        if found is None or found.leader_epoch != epoch:
+        leader = self._leader(key)
+        if leader is None or leader.leader_epoch != epoch:
             text = f"this broker does not lead the partition in epoch {epoch}"
             return ProduceResult(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
         part = ProducePartition(key=key, batch=Batches.arrived(records))
-        return self._produces.append(found, ticket, part, ACKS_ALL, by_coordinator=True, wall_ms=wall_ms)
+        return self._produces.append(leader, ticket, part, ACKS_ALL, by_coordinator=True, wall_ms=wall_ms)
 
     def read(
         self, key: PartitionKey, from_offset: int, to_offset: int, max_bytes: int, done: ReadDone
     ) -> None:
         """Reads whole batches; `done` is called unless the replica is removed meanwhile."""
-        found = self._leader(key)
-        if found is None:
+        leader = self._leader(key)
+        if leader is None:
             return
         work = ReadPartition(
             token=self._next_token(),
-            directory_id=found.directory_id,
+            directory_id=leader.directory_id,
             key=key,
-            incarnation=found.incarnation,
+            incarnation=leader.incarnation,
             from_offset=from_offset,
             to_offset=to_offset,
             max_bytes=max_bytes,

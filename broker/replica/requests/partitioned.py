@@ -105,17 +105,17 @@ class PartitionedRequests(Generic[Result]):
             self._out.append(DataRespond(key=key, response=error))
             return
         waiting: _Waiting[Result] = _Waiting(key, len(parts), deadline_ms)
-        for at, part in enumerate(parts):
-            found = self._find(part.key)
-            if isinstance(found, NotHosted):
-                waiting.settle(at, absent(found, part.key))
+        for number, part in enumerate(parts):
+            partition = self._find(part.key)
+            if isinstance(partition, NotHosted):
+                waiting.settle(number, absent(partition, part.key))
                 continue
-            ticket = PartTicket(self, waiting, at)
-            result = ask(found, part, ticket)
+            ticket = PartTicket(self, waiting, number)
+            result = ask(partition, part, ticket)
             if result is None:
-                waiting.tickets.append((found, ticket))
+                waiting.tickets.append((partition, ticket))
             else:
-                waiting.settle(at, result)
+                waiting.settle(number, result)
         self._waiting[key] = waiting
         self.settled(waiting)
 
@@ -321,11 +321,13 @@ def ends_of_epochs(
     """Where these epochs end according to the leaders on this broker."""
     results = []
     for asked in request.partitions:
-        found = find(asked.key)
-        if isinstance(found, NotHosted):
-            results.append(data_requests.EpochEnd(key=asked.key, error=found.error, message=found.message))
+        partition = find(asked.key)
+        if isinstance(partition, NotHosted):
+            results.append(
+                data_requests.EpochEnd(key=asked.key, error=partition.error, message=partition.message)
+            )
         else:
-            results.append(found.end_of_epoch(asked))
+            results.append(partition.end_of_epoch(asked))
     return data_requests.OffsetForLeaderEpochResponse(results=tuple(results))
 
 

@@ -59,16 +59,16 @@ class Tail:
         if batches is None:
             return None
         chosen: list[bytes] = []
-        at, size = from_offset, 0
-        while at < to_offset:
-            kept = batches.get(at)
+        next_offset, size = from_offset, 0
+        while next_offset < to_offset:
+            kept = batches.get(next_offset)
             if kept is None or kept.next_offset > to_offset:
                 break
             if chosen and size + len(kept.data) > max_bytes:
                 break
             chosen.append(kept.data)
             size += len(kept.data)
-            at = kept.next_offset
+            next_offset = kept.next_offset
         if not chosen:
             return None
         return chosen[0] if len(chosen) == 1 else b"".join(chosen)

@@ -106,12 +106,12 @@ class DirectoryCleaner:
         if not replica.settings.compacts or (replica.key, replica.incarnation) in self._uncleanable:
             return None
         self.wants_checkpoint |= log.recovery_point.segment < log.last_segment
-        known = self._cleaned_to.get(_name(replica))
+        cleaned_to = self._cleaned_to.get(_name(replica))
         open_from = log.producers.open_from
         try:
             return plan_cleaning(
                 segment_facts(log, timed=replica.settings.cleaner.min_lag_ms > 0),
-                first_dirty=first_dirty_offset(known, log.start_offset, log.end_offset),
+                first_dirty=first_dirty_offset(cleaned_to, log.start_offset, log.end_offset),
                 stable_to=work.below_offset if open_from is None else min(work.below_offset, open_from),
                 settings=replica.settings.cleaner,
                 now_ms=work.wall_ms,

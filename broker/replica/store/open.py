@@ -111,24 +111,24 @@ def _identity(disk: Disk, path: str, expected: ExpectedIdentity) -> bytes:
     DiskError."""
     file = join(path, META_FILE)
     try:
-        found = load_meta_properties(disk, path)
+        identity = load_meta_properties(disk, path)
     except CorruptFileError as error:
         raise _Unreadable(str(error)) from error
     advice = "correct log.dirs, or format this directory for this broker"
-    if found.node_id != expected.node_id or found.cluster_id != expected.cluster_id:
+    if identity.node_id != expected.node_id or identity.cluster_id != expected.cluster_id:
         raise CorruptFileError(
             file,
-            f"says that the directory belongs to broker {found.node_id} of cluster {found.cluster_id}, but "
-            f"this is broker {expected.node_id} of cluster {expected.cluster_id}",
+            f"says that the directory belongs to broker {identity.node_id} of cluster {identity.cluster_id}, "
+            f"but this is broker {expected.node_id} of cluster {expected.cluster_id}",
             advice,
         )
-    if found.directory_id is None:
+    if identity.directory_id is None:
         raise _Unreadable(f"{file} has no directory.id; {advice}")
-    if expected.directory_id is not None and found.directory_id != expected.directory_id:
+    if expected.directory_id is not None and identity.directory_id != expected.directory_id:
         raise CorruptFileError(
             file, "has a different directory.id than when the broker first read it", advice
         )
-    return found.directory_id
+    return identity.directory_id
 
 
 class _Opening:
@@ -194,29 +194,29 @@ class _Opening:
             self._warn(str(error))
 
     def _open_replica(self, name: str) -> FoundReplica | None:
-        place = join(self._path, name)
+        path = join(self._path, name)
         future = parse_future_name(name)
         parsed = parse_replica_name(name) or future
-        if parsed is None or not self._disk.is_directory(place):
-            if parsed is None and self._disk.is_directory(place):
+        if parsed is None or not self._disk.is_directory(path):
+            if parsed is None and self._disk.is_directory(path):
                 self._warn(
-                    f"{place} does not have the name of a replica directory and is ignored; move it away"
+                    f"{path} does not have the name of a replica directory and is ignored; move it away"
                 )
             return None
-        names = self._disk.list_directory(place)
-        topic_id = self._topic_id(place, names)
+        names = self._disk.list_directory(path)
+        topic_id = self._topic_id(path, names)
         if topic_id is None:
             return None
         topic, partition = parsed
         key = (topic_id, partition)
         if key in self._opened.replicas:
             other = self._opened.replicas[key].log.directory
-            self._warn(f"{place} holds the same replica as {other} and is ignored; move one of them away")
+            self._warn(f"{path} holds the same replica as {other} and is ignored; move one of them away")
             return None
         try:
             log = PartitionLog.load(
                 self._disk,
-                place,
+                path,
                 self._config,
                 self._opened.pool,
                 self._opened.file_system,
@@ -226,19 +226,19 @@ class _Opening:
             )
         except (CorruptFileError, CorruptLogError) as error:
             if future is None:
-                self._note_damage(place, name, names, key, str(error))
+                self._note_damage(path, name, names, key, str(error))
             else:
                 self._give_up(name, str(error))
             return None
         self._opened.log_starts.apply((topic, partition), log)
-        found = as_found(log, self._high_watermarks.get((topic, partition), -1))
+        stored = as_found(log, self._high_watermarks.get((topic, partition), -1))
         self._opened.replicas[key] = StoredReplica(
             key=key,
             topic=topic,
             incarnation=self._incarnation,
             log=log,
             settings=self._opened.settings,
-            size_bytes=found.size_bytes,
+            size_bytes=stored.size_bytes,
             future=future is not None,
         )
         if log.needs_sync:
@@ -247,7 +247,7 @@ class _Opening:
             self._opened.unpointed[key] = self._opened.replicas[key]
         self._incarnation += 1
         return FoundReplica(
-            key=key, topic=topic, incarnation=self._incarnation - 1, log=found, future=future is not None
+            key=key, topic=topic, incarnation=self._incarnation - 1, log=stored, future=future is not None
         )
 
     def _give_up(self, name: str, problem: str) -> None:

@@ -180,10 +180,10 @@ def to_be_indexed(
     replicas: dict[PartitionKey, StoredReplica], bytes_at_most: int
 ) -> dict[PartitionKey, StoredReplica]:
     """Replicas that lack index files, and can get them without reading for too long."""
-    found: dict[PartitionKey, StoredReplica] = {}
+    unindexed: dict[PartitionKey, StoredReplica] = {}
     for key, replica in replicas.items():
         needed = replica.log.unindexed_bytes
         if needed is not None and needed <= bytes_at_most:
             bytes_at_most -= needed
-            found[key] = replica
-    return found
+            unindexed[key] = replica
+    return unindexed

@@ -115,7 +115,7 @@ class DirectoryStore:
         this directory (the metadata log is in it). Replicas get incarnations from `first_incarnation` on.
         `progress(done, of)` is called after every replica. `rng` names removed directories.
         """
-        opened, found = open_directory(
+        opened, replicas = open_directory(
             disk,
             path,
             expected,
@@ -127,7 +127,7 @@ class DirectoryStore:
             first_incarnation=first_incarnation,
             progress=progress,
         )
-        return (None if opened is None else DirectoryStore(opened)), found
+        return (None if opened is None else DirectoryStore(opened)), replicas
 
     # --- work
 
@@ -458,20 +458,20 @@ def find_offset(opened: Opened, work: FindOffset) -> OffsetFound:
     """The first record that is not older, or a report that the bytes there are damaged. Raises DiskError."""
     replica = opened.replica(work.key, work.incarnation)
     problem: str | None = None
-    found: FoundRecord | None = None
+    record: FoundRecord | None = None
     try:
         if replica is not None:
-            found = replica.log.find_offset(work.timestamp_ms, work.below_offset)
+            record = replica.log.find_offset(work.timestamp_ms, work.below_offset)
     except CorruptLogError as error:
         opened.on_warning(str(error))
         problem = str(error)
-    if found is None:
+    if record is None:
         return OffsetFound(token=work.token, offset=None, timestamp_ms=-1, leader_epoch=-1, problem=problem)
     return OffsetFound(
         token=work.token,
-        offset=found.offset,
-        timestamp_ms=found.timestamp_ms,
-        leader_epoch=found.leader_epoch,
+        offset=record.offset,
+        timestamp_ms=record.timestamp_ms,
+        leader_epoch=record.leader_epoch,
     )
 
 

@@ -108,20 +108,23 @@ async def look_at_directories(
     await asyncio.gather(*(_look(place) for place in places))
     holders: dict[bytes, str] = {own.directory_id or b"": str(config.metadata_log_dir)}
     reached: dict[Hashable, str] = {}
-    for place in places:
-        if place.key is not None and (other := reached.setdefault(place.key, place.path)) != place.path:
+    for directory in places:
+        if (
+            directory.key is not None
+            and (other := reached.setdefault(directory.key, directory.path)) != directory.path
+        ):
             raise StartError(
-                f"log.dirs names one directory twice: {other} and {place.path} are the same; remove one"
+                f"log.dirs names one directory twice: {other} and {directory.path} are the same; remove one"
             )
-        if place.identity is None:
+        if directory.identity is None:
             continue
-        check_identity(config, own, place.path, place.identity)
-        directory_id = place.identity.directory_id or b""
-        other = holders.setdefault(directory_id, place.path)
-        if other != place.path:
+        check_identity(config, own, directory.path, directory.identity)
+        directory_id = directory.identity.directory_id or b""
+        other = holders.setdefault(directory_id, directory.path)
+        if other != directory.path:
             raise StartError(
-                f"{other} and {place.path} have the same directory.id {uuid_to_text(directory_id)}: one is "
-                "a copy; empty the copy and reformat it with metaquorum storage format"
+                f"{other} and {directory.path} have the same directory.id {uuid_to_text(directory_id)}: one"
+                " is a copy; empty the copy and reformat it with metaquorum storage format"
             )
     return places
 
@@ -203,17 +206,17 @@ async def _open(
         )
 
     store: DirectoryStore | None = None
-    found = FoundDirectory(path=place.path, directory_id=None, problem=place.problem)
+    opened = FoundDirectory(path=place.path, directory_id=None, problem=place.problem)
     if place.problem is None:
         try:
-            store, found = await _on_thread(place, work)
+            store, opened = await _on_thread(place, work)
         except (LogDirectoryLockedError, CorruptFileError) as error:
             raise StartError(str(error)) from error
         except (DiskError, FileMissingError) as error:
             problem = one_line(error)
             known = None if place.identity is None else place.identity.directory_id
-            found = FoundDirectory(path=place.path, directory_id=known, problem=problem)
-    return LogDirectory(found=found, store=store, disk=place.disk, watch=place.watch)
+            opened = FoundDirectory(path=place.path, directory_id=known, problem=problem)
+    return LogDirectory(found=opened, store=store, disk=place.disk, watch=place.watch)
 
 
 class _Progress:

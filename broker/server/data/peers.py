@@ -192,11 +192,11 @@ class PeerFetches:
         request = fetch_messages.log_start_request(effect.request.replica_id, named)
         try:
             version = connection.version("ListOffsets", *fetch_messages.LIST_OFFSETS_VERSIONS)
-            found = await connection.ask(request, version=version, timeout_s=effect.timeout_ms / 1000)
+            answer = await connection.ask(request, version=version, timeout_s=effect.timeout_ms / 1000)
         except (ConnectionFailed, TimeoutError, EncodeError) as error:
             self._failed(effect, connection, error)
             return
-        starts = fetch_messages.log_starts(found.body, named)
+        starts = fetch_messages.log_starts(answer.body, named)
         parts = [
             replace(part, log_start_offset=starts.get(part.key, part.log_start_offset))
             for part in response.partitions

@@ -23,6 +23,7 @@ from metaquorum.metadata.image import (
 )
 from metaquorum.metadata.internal_topics import INTERNAL_TOPICS
 from metaquorum.metadata.offline import directory_online
+from metaquorum.metadata.requests.common import BROKERS, CONTROLLERS
 from metaquorum.metadata.settings.topic_names import name_problem
 from metaquorum.wire.messages import (
     DescribeClusterRequest,
@@ -37,7 +38,6 @@ TOPIC_OPERATIONS = 3576
 """Read, write, create, delete, alter, describe, and both of configurations: no authorizer forbids any."""
 CLUSTER_OPERATIONS = 8096
 _NOT_ASKED = -(2**31)
-_BROKERS, _CONTROLLERS = 1, 2
 _ZERO = bytes(16)
 
 
@@ -193,32 +193,32 @@ def _partition(
 
 def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) -> DescribeClusterResponse:
     """The answer to DescribeCluster. Includes fenced brokers on request (KIP-1073)."""
-    if request.endpoint_type != _BROKERS:
+    if request.endpoint_type != BROKERS:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-        if request.endpoint_type == _CONTROLLERS:
+        if request.endpoint_type == CONTROLLERS:
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         return DescribeClusterResponse(
             error_code=code, error_message="brokers describe only brokers: set endpoint type 1"
         )
-    found = []
+    brokers = []
     fenced_itself = request.include_fenced_brokers and not view.serves
     for broker in view.image.brokers.values():
-        at = next((each for each in broker.endpoints if each.name == view.listener), None)
-        if at is not None and (request.include_fenced_brokers or not broker.fenced):
-            found.append(
+        endpoint = next((each for each in broker.endpoints if each.name == view.listener), None)
+        if endpoint is not None and (request.include_fenced_brokers or not broker.fenced):
+            brokers.append(
                 DescribeClusterResponse.DescribeClusterBroker(
                     broker_id=broker.broker_id,
-                    host=at.host,
-                    port=at.port,
+                    host=endpoint.host,
+                    port=endpoint.port,
                     rack=broker.rack,
                     is_fenced=broker.fenced or (broker.broker_id == view.node_id and fenced_itself),
                 )
             )
     return DescribeClusterResponse(
-        endpoint_type=_BROKERS,
+        endpoint_type=BROKERS,
         cluster_id=view.cluster_id,
         controller_id=view.node_id,
-        brokers=tuple(found),
+        brokers=tuple(brokers),
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
         ),
@@ -280,16 +280,16 @@ def _answer(topics: list[Topic], name: str, index: int) -> DescribeTopicPartitio
 def _described_topic(name: str, first: int, room: int, seen: ClusterSeen) -> tuple[Topic, int | None]:
     """The topic with at most `room` partitions from `first` on, and the index of the first that remains."""
     topics = seen.image.topics
-    found = topics.topic_named(name)
-    if found is None:
+    topic_id = topics.topic_named(name)
+    if topic_id is None:
         return Topic(error_code=absence_of(name), name=name), None
-    count = topics.partition_count_of(found.topic_id)
+    count = topics.partition_count_of(topic_id.topic_id)
     end = min(first + room, count)
     shown = Topic(
         name=name,
-        topic_id=found.topic_id,
+        topic_id=topic_id.topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        partitions=tuple(_partitions(found.topic_id, range(first, end), seen)),
+        partitions=tuple(_partitions(topic_id.topic_id, range(first, end), seen)),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
     return shown, end if end < count else None
@@ -355,11 +355,11 @@ class MetadataCache:
             self._answers.clear()
             self._prepared.forget()
         key = view.listener, version, request
-        known = self._answers.get(key)
-        if known is None:
+        answer = self._answers.get(key)
+        if answer is None:
             body = answer_metadata(request, version, view)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             missing = tuple(each.name for each in body.topics if each.error_code == code and each.name)
-            known = self._answers[key] = KnownAnswer(body, missing)
+            answer = self._answers[key] = KnownAnswer(body, missing)
             self._prepared.add(body)
-        return known
+        return answer

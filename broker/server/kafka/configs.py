@@ -174,15 +174,15 @@ def alter_loggers(resource: _Resource, node_id: int, *, validate_only: bool) -> 
     refusal = logger_refusal(resource.resource_name, node_id)
     if refusal is None and once(resource.configs, lambda each: each.name)[1]:
         refusal = invalid("a logger is named twice: name it once")
-    for each in resource.configs:
-        refusal = refusal or _op_refusal(each)
+    for change in resource.configs:
+        refusal = refusal or _op_refusal(change)
     if refusal is not None or validate_only:
         return refusal
-    for each in resource.configs:
-        is_set = each.config_operation == OpKind.SET.value
-        _logger(each.name).setLevel(LEVELS[each.value or ""] if is_set else logging.NOTSET)
-        what = f"is {each.value} now" if is_set else "no longer has its own level"
-        _log.warning("the level of logger %s %s", each.name, what)
+    for change in resource.configs:
+        is_set = change.config_operation == OpKind.SET.value
+        _logger(change.name).setLevel(LEVELS[change.value or ""] if is_set else logging.NOTSET)
+        what = f"is {change.value} now" if is_set else "no longer has its own level"
+        _log.warning("the level of logger %s %s", change.name, what)
     return None
 
 

@@ -112,18 +112,18 @@ class DataHandlers:
             refused = _NO_TRANSACTION
         places: list[tuple[ProduceRequest.TopicProduceData, bytes | None]] = []
         for topic, batches in arrived:
-            known = self._topic(topic.name, topic.topic_id)
-            places.append((topic, None if known is None else known.topic_id))
-            if known is None or refused is not None:
+            topic_key = self._topic(topic.name, topic.topic_id)
+            places.append((topic, None if topic_key is None else topic_key.topic_id))
+            if topic_key is None or refused is not None:
                 continue
             for index, batch in batches:
-                key = (known.topic_id, index)
-                error = _batch_refusal(known.name, batch, request)
+                key = (topic_key.topic_id, index)
+                error = _batch_refusal(topic_key.name, batch, request)
                 if error is not None:
                     results[key] = error
                 elif batch is not None:
                     asked.append(core.ProducePartition(key=key, batch=batch))
-                    names.append(known.name)
+                    names.append(topic_key.name)
 
         def finish(answer: core.ProduceResponse | ApiError) -> ProduceResponse | None:
             refusal = refused
@@ -188,14 +188,14 @@ class DataHandlers:
                     answer, refused = await self._transactional.begin(transactional_id, piece)
                     results |= refused
                     begun.append((piece, answer))
-        found: list[core.ProduceResult] = []
+        merged: list[core.ProduceResult] = []
         for piece, waiting in begun:
             said: Any = _NOTHING_PRODUCED if waiting is None else await waiting
             if isinstance(said, ApiError):
                 results.update([(part.key, _retriable(said)) for part in piece.partitions])
             else:
-                found += said.results
-        return core.ProduceResponse(results=tuple(found))
+                merged += said.results
+        return core.ProduceResponse(results=tuple(merged))
 
     async def _in_transaction(
         self,
@@ -311,11 +311,11 @@ class DataHandlers:
         """The answer on a session, with topics by name."""
         topics = []
         for topic_id, parts in fetch_messages.by_topic(answer.partitions):
-            known = self._image().topics.topic(topic_id)
-            if known is None:
+            topic = self._image().topics.topic(topic_id)
+            if topic is None:
                 return _SESSION_IS_OVER
             partitions = tuple([fetched(part, version) for part in parts])
-            topics.append(FetchResponse.FetchableTopicResponse(topic=known.name, partitions=partitions))
+            topics.append(FetchResponse.FetchableTopicResponse(topic=topic.name, partitions=partitions))
         return FetchResponse(session_id=answer.session_id, responses=tuple(topics))
 
     # ---- ListOffsets
@@ -335,7 +335,7 @@ class DataHandlers:
             else None
             for name, topic_id, part in parts
         ]
-        code, found = await self._listed(
+        code, offsets = await self._listed(
             body,
             tuple(
                 core.ListOffsetsPartition(
@@ -351,7 +351,7 @@ class DataHandlers:
             [
                 invalid(part)
                 if (name, part.partition_index) in twice
-                else listed(None if time is None else next(found, None), part, code, version)
+                else listed(None if time is None else next(offsets, None), part, code, version)
                 for (name, _, part), time in zip(parts, times, strict=True)
             ]
         )
@@ -395,13 +395,13 @@ def _each_once(
     """As Kafka takes a partition that is named twice: the last batch counts, and there is one answer."""
     if len(topics) == 1 and len(topics[0].partition_data) == 1:
         return topics
-    found: dict[tuple[str, bytes], dict[int, ProduceRequest.PartitionProduceData]] = {}
+    by_topic: dict[tuple[str, bytes], dict[int, ProduceRequest.PartitionProduceData]] = {}
     for topic in topics:
-        parts = found.setdefault((topic.name, topic.topic_id), {})
+        parts = by_topic.setdefault((topic.name, topic.topic_id), {})
         parts.update([(part.index, part) for part in topic.partition_data])
     return tuple(
         ProduceRequest.TopicProduceData(name=name, topic_id=topic_id, partition_data=tuple(parts.values()))
-        for (name, topic_id), parts in found.items()
+        for (name, topic_id), parts in by_topic.items()
     )
 
 

@@ -52,13 +52,13 @@ def endpoints(
     kind: type[Endpoint], leaders: Iterable[int], image: MetadataImage, listener: str
 ) -> tuple[Endpoint, ...]:
     """The endpoints, for clients of a listener, of the leaders that an answer names; -1 is none."""
-    found: list[Endpoint] = []
+    nodes: list[Endpoint] = []
     for leader in sorted({*leaders} - {-1}):
         at = endpoint_of(image, leader, listener)
         if at is not None:
             rack = image.brokers[leader].rack
-            found.append(kind(node_id=leader, host=at.host, port=at.port, rack=rack))
-    return tuple(found)
+            nodes.append(kind(node_id=leader, host=at.host, port=at.port, rack=rack))
+    return tuple(nodes)
 
 
 def refusal_of_all(error: ApiError) -> ApiError:
@@ -121,19 +121,19 @@ def known_parts(
     """The request with the partitions that exist, and the answers about the others: each once."""
     by_id = version >= fetch_messages.FIRST_VERSION
     no_topic = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    topics, known = image.topics, []
+    topics, existing = image.topics, []
     missing: dict[tuple[str, bytes], dict[int, ErrorCode]] = {}
     for topic in body.topics:
-        found = topics.topic(topic.topic_id) if by_id else topics.topic_named(topic.topic)
-        code = no_topic if found is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic_info = topics.topic(topic.topic_id) if by_id else topics.topic_named(topic.topic)
+        code = no_topic if topic_info is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         parts = []
         for part in topic.partitions:
-            if found is not None and topics.partition(found.topic_id, part.partition) is not None:
+            if topic_info is not None and topics.partition(topic_info.topic_id, part.partition) is not None:
                 parts.append(part)
             else:
                 missing.setdefault((topic.topic, topic.topic_id), {})[part.partition] = code
         if parts:
-            known.append(replace(topic, partitions=tuple(parts)))
+            existing.append(replace(topic, partitions=tuple(parts)))
     refused = [
         FetchResponse.FetchableTopicResponse(
             topic=name,
@@ -142,7 +142,7 @@ def known_parts(
         )
         for (name, topic_id), codes in missing.items()
     ]
-    return replace(body, topics=tuple(known)), tuple(refused)
+    return replace(body, topics=tuple(existing)), tuple(refused)
 
 
 def fetched(result: core.FetchedPartition, version: int) -> FetchResponse.PartitionData:

@@ -72,11 +72,11 @@ class LogDirHandlers:
         wanted: set[core.PartitionKey] | None = None
         if body.topics is not None:
             topics, wanted = self._image().topics, set()
-            for place, each in enumerate(body.topics):
+            for place, topic in enumerate(body.topics):
                 if place % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                     await pause()
-                if (found := topics.topic_named(each.topic)) is not None:
-                    wanted.update([(found.topic_id, index) for index in each.partitions])
+                if (found := topics.topic_named(topic.topic)) is not None:
+                    wanted.update([(found.topic_id, index) for index in topic.partitions])
         topic_ids = None if wanted is None else tuple({topic_id for topic_id, _ in wanted})
         answer: Any = await self._requests.begin(core.DescribeLogDirsRequest(topic_ids=topic_ids))
         if isinstance(answer, ApiError):

@@ -49,29 +49,29 @@ class LogEndHandlers:
             for topic in body.topics
             for part in topic.partitions
         )
-        known = tuple(
+        existing = tuple(
             core.DeleteRecordsPartition(key=key, offset=offset)
             for name, offsets in topics.items()
             for index, offset in offsets.items()
             if (key := self._key(name, index))[0]
         )
-        found: dict[PartitionKey, core.DeletedRecords] = {}
+        results: dict[PartitionKey, core.DeletedRecords] = {}
         missing = _NO_TOPIC
-        if known:
+        if existing:
             answer: Any = await self._requests.begin(
-                core.DeleteRecordsRequest(timeout_ms=body.timeout_ms, partitions=known)
+                core.DeleteRecordsRequest(timeout_ms=body.timeout_ms, partitions=existing)
             )
             if isinstance(answer, ApiError):
                 missing = refusal_of_all(answer).code
             else:
-                found = {each.key: each for each in answer.results}
+                results = {each.key: each for each in answer.results}
 
         def result(name: str, index: int) -> DeleteRecordsResponse.DeleteRecordsPartitionResult:
-            one = found.get(self._key(name, index))
+            deleted = results.get(self._key(name, index))
             return DeleteRecordsResponse.DeleteRecordsPartitionResult(
                 partition_index=index,
-                low_watermark=-1 if one is None else one.low_watermark,
-                error_code=missing if one is None else one.error,
+                low_watermark=-1 if deleted is None else deleted.low_watermark,
+                error_code=missing if deleted is None else deleted.error,
             )
 
         return DeleteRecordsResponse(
@@ -97,11 +97,11 @@ class LogEndHandlers:
             for topic in body.topics
             for part in topic.partitions
         ]
-        known = tuple(each for each in asked if each.key[0])
+        existing = tuple(each for each in asked if each.key[0])
         results: Iterator[core.EpochEnd] = iter(())
         missing: ErrorCode | None = None
-        if known:
-            answer: Any = await self._requests.begin(core.OffsetForLeaderEpochRequest(partitions=known))
+        if existing:
+            answer: Any = await self._requests.begin(core.OffsetForLeaderEpochRequest(partitions=existing))
             if isinstance(answer, ApiError):
                 missing = refusal_of_all(answer).code
             else:

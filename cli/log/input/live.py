@@ -77,9 +77,14 @@ class LiveCommand(click.Command):
         """Raises UsageError if there is no --bootstrap; overridden by commands that need one."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        live = Live(**{str(one.name): ctx.params.pop(one.name) for one in _options()})
+        options = _options()
+        given = [option.opts[0] for option in options if _is_given(ctx, option)]
+        live = Live(**{str(option.name): ctx.params.pop(option.name) for option in options})
         if live.bootstrap is None:
             self.refuse_files(ctx)
+            if given:
+                text = f"{given[0]} is for a running cluster: give --bootstrap instead of paths"
+                raise click.UsageError(text, ctx)
             return super().invoke(ctx)
         if live.command_config is not None and (live.truststore or live.keystore):
             raise click.UsageError("give the TLS files either in --command-config or as options", ctx)
@@ -135,6 +140,10 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
         )
         stores = [word for name, path in files if path is not None for word in (name, str(path))]
         return ("--bootstrap", self.bootstrap or "", *stores)
+
+
+def _is_given(ctx: click.Context, option: click.Option) -> bool:
+    return ctx.get_parameter_source(str(option.name)) is not click.core.ParameterSource.DEFAULT
 
 
 def _options() -> list[click.Option]:

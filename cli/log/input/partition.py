@@ -55,16 +55,16 @@ def partition_files(path: str, topic: str | None) -> list[Path]:
     """The files that a path names: the segments of a partition (one, or all in its directory), or another
     file of a partition or log directory. Empty: it names something else. With a `topic`, every segment
     counts as one of a partition."""
-    found = Path(path)
-    if rows_for(found.name) is not None and _is_file(path):
-        return [found]
-    directory = found.absolute() if found.is_dir() else found.absolute().parent
+    given = Path(path)
+    if rows_for(given.name) is not None and _is_file(path):
+        return [given]
+    directory = given.absolute() if given.is_dir() else given.absolute().parent
     of_partition = _DIRECTORY.fullmatch(directory.name) is not None and directory.name != METADATA_DIRECTORY
     if not of_partition and topic is None:
         return []
-    if found.is_dir():
-        return sorted(each for each in found.iterdir() if _SEGMENT.fullmatch(each.name))
-    return [found] if _SEGMENT.fullmatch(found.name) and found.is_file() else []
+    if given.is_dir():
+        return sorted(each for each in given.iterdir() if _SEGMENT.fullmatch(each.name))
+    return [given] if _SEGMENT.fullmatch(given.name) and given.is_file() else []
 
 
 _archive = lru_cache(maxsize=1)(disk_for)
@@ -126,14 +126,14 @@ def _dump_rows(path: Path, rows: FileRows, how: Shown) -> None:
     segment = path.with_suffix(".log")
     is_index = rows.suffix == INDEX_SUFFIX
     with _opened(path) as file:
-        found = 0
-        for found, row in enumerate(rows.read(file, path.as_posix()), 1):
+        count = 0
+        for count, row in enumerate(rows.read(file, path.as_posix()), 1):
             if is_index:
                 problem = _index_problem(segment, row)
                 if problem is not None:
-                    how.complain(f"{path}: entry {found}: {problem}")
+                    how.complain(f"{path}: entry {count}: {problem}")
             click.echo(json_line({"file": path.as_posix(), **row}) if how.as_json else fields_line(row))
-        if is_index and not found and not how.as_json:
+        if is_index and not count and not how.as_json:
             click.echo(f"{path} is empty.")
 
 

@@ -66,22 +66,22 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
         `grows`, later records match by their timestamps."""
         if log.is_checkpoint or (self.from_ms is None and self.to_ms is None) or clock_of(log).is_steady:
             return self, []
-        settled, told = replace(self, from_ms=None, to_ms=None), []
+        settled, notes = replace(self, from_ms=None, to_ms=None), []
         if self.from_ms is not None:
-            place, shown = clock_of(log).place(self.from_ms, first=True)
-            settled = replace(settled, from_offset=max(place.offset or 0, self.from_offset or 0))
-            told.append(shown)
+            point, shown = clock_of(log).place(self.from_ms, first=True)
+            settled = replace(settled, from_offset=max(point.offset or 0, self.from_offset or 0))
+            notes.append(shown)
         if self.to_ms is not None:
-            place, shown = clock_of(log).place(self.to_ms)
-            last = (place.offset or 0) - 1
+            point, shown = clock_of(log).place(self.to_ms)
+            last = (point.offset or 0) - 1
             if grows and last + 1 == clock_of(log).end_offset:
                 settled = replace(settled, to_ms=self.to_ms, shown_below=last + 1)
             else:
                 settled = replace(
                     settled, to_offset=last if self.to_offset is None else min(last, self.to_offset)
                 )
-            told.append(shown)
-        return settled, [one for one in told if one is not None]
+            notes.append(shown)
+        return settled, [one for one in notes if one is not None]
 
     @property
     def is_everything(self) -> bool:
@@ -118,13 +118,13 @@ EVERYTHING = SelectedRecords()
 def record_type(text: str) -> str:
     """The full name of a record type, from any spelling: TOPIC_RECORD, topic, TopicRecord, and Kafka's names
     of control records (LeaderChangeMessage, SnapshotHeader, VotersRecord). Raises ValueError."""
-    known = {_letters(name): name for name in TYPE_NAMES}
-    known |= {_letters(message): name for message, name in _KAFKAS_MESSAGES.items()}
+    by_letters = {_letters(name): name for name in TYPE_NAMES}
+    by_letters |= {_letters(message): name for message, name in _KAFKAS_MESSAGES.items()}
     wanted = _letters(text)
-    if wanted in known:
-        return known[wanted]
-    near = difflib.get_close_matches(wanted, known, n=3)
-    close = list(dict.fromkeys(known[at] for at in near))
+    if wanted in by_letters:
+        return by_letters[wanted]
+    near = difflib.get_close_matches(wanted, by_letters, n=3)
+    close = list(dict.fromkeys(by_letters[at] for at in near))
     hint = f"; did you mean {' or '.join(close)}?" if close else f"; choose one of {', '.join(TYPE_NAMES)}"
     raise ValueError(f"there is no record type {text!r}{hint}")
 

@@ -78,12 +78,12 @@ def logs_at(path: str) -> list[MetadataLog]:
     except NotALogError:
         if not disk.is_directory(path):
             raise
-        found = find_logs(disk, path)
+        logs = find_logs(disk, path)
         archives = [one for name in disk.list_directory(path) if is_packed(one := join(path, name))]
-        found = found or [log for one in archives for log in logs_at(one)]
-        if not found:
+        logs = logs or [log for one in archives for log in logs_at(one)]
+        if not logs:
             raise
-        return found
+        return logs
     refuse_other_logs(log)
     return [log]
 

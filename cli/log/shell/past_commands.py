@@ -62,11 +62,11 @@ def show_history(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     target = _target(session, arguments[0])
     wanted, end = Wanted(target.entity, target.field), Point(offset=session.cursor.offset)
     rows = history(session.log, wanted, None, end, past_corruption=session.past_corruption)
-    found = False
+    any_row = False
     for span in rows:
-        found = True
+        any_row = True
         yield _span_line(span)
-    if not found:
+    if not any_row:
         raise ShellError(f"there was no {target} before offset {session.cursor.offset}")
 
 

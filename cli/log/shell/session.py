@@ -126,12 +126,12 @@ class ShellSession:
         if text is None:
             return self.here
         places = self.places
-        found = resolve(self.here, text)
+        resolved = resolve(self.here, text)
         # Also unchanged: the name of a user or feature may contain slashes.
-        for path in (found, resolve("", text), text):
+        for path in (resolved, resolve("", text), text):
             if places.exists(path):
                 return path
-        raise ShellError(f"no {found} at offset {self.cursor.offset}; ls shows what there is")
+        raise ShellError(f"no {resolved} at offset {self.cursor.offset}; ls shows what there is")
 
     def named(self, text: str) -> str:
         """The path of an entity that need not exist here (it may be gone, or not created yet)."""
@@ -180,18 +180,18 @@ class ShellSession:
         above, slash, beginning = word.rpartition("/")
         places = self.places
         parents = dict.fromkeys((resolve(self.here, above + slash), resolve("", above + slash)))
-        found: list[str] = []
+        paths: list[str] = []
         for parent in parents:
             for name in places.children(parent):
                 if name.startswith(beginning):
                     path = f"{parent}/{name}" if parent else name
                     more = "/" if places.children(path) else " "
-                    found.append(f"{above}{slash}{name}{more}")
-                    if len(found) == COMPLETIONS_MAX:
-                        return found
-            if found:
+                    paths.append(f"{above}{slash}{name}{more}")
+                    if len(paths) == COMPLETIONS_MAX:
+                        return paths
+            if paths:
                 break
-        return found
+        return paths
 
 
 KEPT_STEPS = 1000
@@ -244,12 +244,12 @@ class Cursor:
 
     def seek(self, point: Point) -> FoundState:
         """Moves to `point`. Raises InspectError, without a move, if it is outside the log."""
-        found = state_at(self.log, point, self._on_problem, past_corruption=self._past_corruption)
-        self._know_quorum(found)
-        self._found, self._ahead, self.last = found, None, None
+        state = state_at(self.log, point, self._on_problem, past_corruption=self._past_corruption)
+        self._know_quorum(state)
+        self._found, self._ahead, self.last = state, None, None
         self._behind.clear()
         self._behind_bytes = 0
-        return found
+        return state
 
     def start(self) -> Point:
         """The first place whose state can be known."""
@@ -293,16 +293,16 @@ class Cursor:
     def search(self, wanted: Callable[[WalkStep], bool]) -> WalkStep | None:
         """Moves behind the first batch for which `wanted` is true. None, without a move, if there is none."""
         origin = (self._found, self.last, tuple(self._behind), self._behind_bytes)
-        found: WalkStep | None = None
+        match: WalkStep | None = None
         try:
-            while found is None and (step := self.next()) is not None:
-                found = step if wanted(step) else None
+            while match is None and (step := self.next()) is not None:
+                match = step if wanted(step) else None
         finally:
-            if found is None:  # also after an interrupt or an error in `wanted`
+            if match is None:  # also after an interrupt or an error in `wanted`
                 self._found, self.last, behind, self._behind_bytes = origin
                 self._behind = deque(behind)
                 self._ahead = None
-        return found
+        return match
 
     def _know_quorum(self, found: FoundState) -> None:
         """Finds the leader. Snapshots do not name it: its election may be before the loaded one."""

@@ -145,30 +145,30 @@ def watch(
     try:
         reported = _begun(state, log, cluster_id, start)
         receiver = webhook or command
-        delivery = Delivery(receiver, reported, state.store, _tell, attempts=attempts, rng=random.Random())
+        delivery = Delivery(receiver, reported, state.store, _warn, attempts=attempts, rng=random.Random())
         watching = _Watch(copy, log, state, reported, delivery, as_json=as_json)
         watching.run(at_least(severity), listener)
     finally:
         state.close()
 
 
-def _tell(line: str) -> None:
+def _warn(line: str) -> None:
     print_problem(line)
 
 
 def _begun(state: StateFile, log: MetadataLog, cluster_id: str, start: Point | None) -> ReportedSoFar:
     """What was reported before; at first, what counts as reported."""
-    found = state.load(cluster_id)
-    if found is None:
+    reported = state.load(cluster_id)
+    if reported is None:
         offset = log.end_offset
         if start is not None and start.time_ms is not None:
             offset = clock_of(log).place(start.time_ms, first=True)[0].offset or 0
         elif start is not None and start.offset is not None:
             offset = start.offset + start.after
-        found = ReportedSoFar(cluster_id=cluster_id, offset=offset)
-        state.store(found)
-    _tell(f"incidents from offset {found.offset} on are reported; state: {state.path}")
-    return found
+        reported = ReportedSoFar(cluster_id=cluster_id, offset=offset)
+        state.store(reported)
+    _warn(f"incidents from offset {reported.offset} on are reported; state: {state.path}")
+    return reported
 
 
 class _Watch:
@@ -228,7 +228,7 @@ class _Watch:
             ),
         )
         page.start()
-        _tell(f"metrics at http://{page.address}/metrics")
+        _warn(f"metrics at http://{page.address}/metrics")
         return page.close
 
     def _take(self, events: Iterable[TimelineEvent]) -> None:
@@ -253,16 +253,16 @@ class _Watch:
         self._copy.check()
         if self._delivery.problem is not None:
             raise Failure(f"what was reported cannot be noted: {self._delivery.problem}")
-        now_s, place = time.monotonic(), self._story.place
-        if place < self._before.offset and now_s - self._begun_s >= SHORT_S:
+        now_s, position = time.monotonic(), self._story.place
+        if position < self._before.offset and now_s - self._begun_s >= SHORT_S:
             raise Failure(
                 f"{self._state.path} says that offsets below {self._before.offset} were seen, but the log"
-                f" of the cluster ends at {place}: committed records were lost, or it is another log; to"
+                f" of the cluster ends at {position}: committed records were lost, or it is another log; to"
                 " watch its end, give another --state"
             )
         if now_s - self._noted_s >= NOTE_S and not self._story.holds_back:
             self._noted_s = now_s
-            self._delivery.nothing_left_below(place)
+            self._delivery.nothing_left_below(position)
 
 
 def default_path(cluster_id: str) -> Path:
@@ -292,17 +292,17 @@ class StateFile:
         if not self._disk.exists(self._path):
             return None
         try:
-            found = msgspec.json.decode(read_file(self._disk, self._path), type=ReportedSoFar)
+            reported = msgspec.json.decode(read_file(self._disk, self._path), type=ReportedSoFar)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Failure(
                 f"{self._path} is not the state of a log watch ({error}); give another --state, or remove it"
             ) from error
-        if found.cluster_id != cluster_id:
+        if reported.cluster_id != cluster_id:
             raise Failure(
-                f"{self._path} is about cluster {found.cluster_id}, but {cluster_id} answers; give another"
+                f"{self._path} is about cluster {reported.cluster_id}, but {cluster_id} answers; give another"
                 " --state"
             )
-        return found
+        return reported
 
     def store(self, reported: ReportedSoFar) -> None:
         """Replaces the note; it is durable on return. Raises StorageError."""

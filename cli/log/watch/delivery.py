@@ -23,14 +23,14 @@ RETRY = BackoffPolicy(initial_ms=500, max_ms=60_000)
 
 class Delivery:
     """One receiver (None: incidents are only counted), on a thread of its own. `note` makes a state durable,
-    `tell` prints a line."""
+    `warn` prints a line."""
 
     def __init__(
         self,
         receiver: Receiver | None,
         reported: ReportedSoFar,
         note: Callable[[ReportedSoFar], None],
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
         *,
         attempts: int,
         rng: random.Random,
@@ -40,7 +40,7 @@ class Delivery:
         self._receiver = receiver
         self._reported = reported
         self._note = note
-        self._tell = tell
+        self._warn = warn
         self._attempts = attempts
         self._rng = rng
         self._retry = retry
@@ -78,7 +78,7 @@ class Delivery:
             self.given_up += dropped
             self._changed.notify_all()
         if dropped:
-            self._tell(f"given up, too many reports wait: {dropped}")
+            self._warn(f"given up, too many reports wait: {dropped}")
 
     def nothing_left_below(self, offset: int) -> None:
         """Every incident below `offset` was taken: notes that, if all of them are done."""
@@ -125,18 +125,18 @@ class Delivery:
         name = self._receiver.name
         for attempt in range(1, self._attempts + 1):
             try:
-                told = self._receiver.report(incident, incident.body(missed))
+                outcome = self._receiver.report(incident, incident.body(missed))
             except NotReported as error:
                 text = f"{incident.incident_id} was not reported to {name}: {error}"
                 if attempt == self._attempts:
-                    self._tell(f"{text}; given up after {count(attempt)}")
+                    self._warn(f"{text}; given up after {count(attempt)}")
                     return False
                 if attempt == 1:
-                    self._tell(f"{text}; trying again")
+                    self._warn(f"{text}; trying again")
                 self._pause(self._retry.delay_ms(attempt, self._rng) / 1000)
             else:
-                if told is not None or attempt > 1:
-                    self._tell(f"{incident.incident_id} was reported to {name}: {told or count(attempt)}")
+                if outcome is not None or attempt > 1:
+                    self._warn(f"{incident.incident_id} was reported to {name}: {outcome or count(attempt)}")
                 return True
         return False
 

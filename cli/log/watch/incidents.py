@@ -25,8 +25,8 @@ class WatchIncident(msgspec.Struct, frozen=True, kw_only=True):
 
     def body(self, missed: int = 0) -> bytes:
         """The report; `missed`: how many before it were given up."""
-        told = b',"missed":%d' % missed if missed else b""
-        return b"{" + self.report + told + b"}"
+        suffix = b',"missed":%d' % missed if missed else b""
+        return b"{" + self.report + suffix + b"}"
 
 
 class WatchIncidents:

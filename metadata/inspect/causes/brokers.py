@@ -20,6 +20,7 @@ from metaquorum.metadata.inspect.causes.rule import (
 )
 from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, Place
 from metaquorum.metadata.records.batch_cause import BatchCause
+from metaquorum.storage.uuids import uuid_to_text
 
 SESSION_TIMEOUT_MS = 9_000
 """The default of broker.session.timeout.ms: no session ends sooner after a heartbeat."""
@@ -101,15 +102,15 @@ def fence_text(step: BrokerStep, scene: Scene) -> str:
 
 
 def _fence(step: BrokerStep, scene: Scene) -> tuple[Cause, str]:
-    found = scene.fences.get(step.offset)
-    if found is None:
+    fence = scene.fences.get(step.offset)
+    if fence is None:
         change = _change(step, scene)
         cause = FENCES.first(change)
         if cause is None:
             raise RuntimeError("the last rule fits every fence")
         text = silence(change) if cause.rule == "session-expired" else _BRIEFLY.get(cause.rule, cause.rule)
-        found = scene.fences[step.offset] = cause, text
-    return found
+        fence = scene.fences[step.offset] = cause, text
+    return fence
 
 
 _STOPPED_OR_SILENT = "it shut down cleanly or sent no heartbeat in time; the log does not show which"
@@ -420,9 +421,11 @@ def directory_lost(change: BrokerChange) -> Reason | None:
     if not lost:
         return None
     left = 0 if change.step.after is None else len(change.step.after.directories)
+    ids = ", ".join(uuid_to_text(each) for each in sorted(change.step.lost_directories))
     text = (
-        f"broker {change.broker} lost {lost} of its {lost + left} log directories: they failed, or an "
-        "operator took them offline (its own log says which)"
+        f"broker {change.broker} lost {lost} of its {lost + left} log directories ({ids}): they failed, or "
+        "an operator took them offline; the log has no paths, the broker's own log and metaquorum log-dirs "
+        "describe have"
     )
     return Reason(text, broker_id=change.broker)
 

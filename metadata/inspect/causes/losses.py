@@ -179,13 +179,13 @@ def stopping(loss: ReplicaLoss) -> Reason | None:
     word="fenced",
 )
 def fenced(loss: ReplicaLoss) -> Reason | None:
-    broker, scene, known = loss.broker, loss.scene, loss.registration
+    broker, scene, registration = loss.broker, loss.scene, loss.registration
     for step in loss.steps():
         if step.was_fenced and step.after is not None and not step.is_registration:
             return _at(loss, "was fenced", step, f" ({fence_text(step, scene)})")
-    if known is None:
+    if registration is None:
         return None
-    if known.fenced:
+    if registration.fenced:
         return _since(loss, "is fenced", scene.story(broker).fenced)
     word = _FENCED_IN_SLICES.get(scene.asked_rule or "")
     if word is not None and not scene.batch.brokers:

@@ -209,11 +209,11 @@ def _eligible(change: PartitionChange) -> str:
 def returned(change: PartitionChange) -> Reason | None:
     if change.before.leader != NO_LEADER or not _is_elected(change):
         return None
-    leader, place = change.after.leader, _unfenced_at(change)
-    if place is None or not change.scene.is_just_before(place):
+    leader, unfenced_at = change.after.leader, _unfenced_at(change)
+    if unfenced_at is None or not change.scene.is_just_before(unfenced_at):
         return None
-    text = f"broker {leader} was unfenced at {place[0]} and is in the {_eligible(change)}"
-    return Reason(text, offset=place[0], broker_id=leader)
+    text = f"broker {leader} was unfenced at {unfenced_at[0]} and is in the {_eligible(change)}"
+    return Reason(text, offset=unfenced_at[0], broker_id=leader)
 
 
 _ASKED_ELECTION = Alternative(

@@ -47,10 +47,10 @@ class HeldEvents(Generic[E]):
     def __init__(self) -> None:
         self._held: deque[_HeldEvent[E]] = deque()
 
-    def through(self, told: Sequence[E], suspects: Mapping[E, int], batch: BatchChanges) -> list[E]:
-        """`suspects` maps events of `told` to the broker whose fence may explain them."""
+    def through(self, events: Sequence[E], suspects: Mapping[E, int], batch: BatchChanges) -> list[E]:
+        """`suspects` maps events to the broker whose fence may explain them."""
         if not self._held and not suspects:
-            return list(told)
+            return list(events)
         now_ms, final = batch.time_ms, list[E]()
         if self._held and now_ms < self._held[-1].time_ms:
             final = self.rest()  # the clock ran backwards
@@ -62,8 +62,8 @@ class HeldEvents(Generic[E]):
                 _explained(one.event, gone.get(-1 if one.who is None else one.who)) for one in self._held
             ]
             self._held.clear()
-            return [*final, *told]
-        self._held += [_HeldEvent(event, suspects.get(event), now_ms) for event in told]
+            return [*final, *events]
+        self._held += [_HeldEvent(event, suspects.get(event), now_ms) for event in events]
         while self._held and not self._held[0].waits(now_ms):
             final.append(self._held.popleft().event)
         return final

@@ -95,9 +95,9 @@ def partition_causes(step: PartitionStep, scene: Scene) -> tuple[Cause, ...]:
         losses = (_loss_cause(loss) for loss in _losses(change))
         causes += [cause for cause in losses if cause is not None]
     if differing & DIRECTORIES:
-        told = {(cause.rule, cause.broker_id) for cause in causes}
+        named = {(cause.rule, cause.broker_id) for cause in causes}
         moves = map(MOVES.first, _moves(change))
-        causes += [one for one in moves if one is not None and (one.rule, one.broker_id) not in told]
+        causes += [one for one in moves if one is not None and (one.rule, one.broker_id) not in named]
     if not causes:
         return (Cause(rule="unexplained", text="nothing in the log says why"),)
     if len(causes) > 1:
@@ -124,22 +124,22 @@ def _created(step: PartitionStep, after: PartitionInfo, scene: Scene) -> Cause:
 
 def _differing(change: PartitionChange) -> int:
     before, after = change.before, change.after
-    found = LEADER if before.leader != after.leader else 0
+    differing = LEADER if before.leader != after.leader else 0
     if before.isr != after.isr:
-        found |= ISR
+        differing |= ISR
     if before.replicas != after.replicas:
-        found |= REPLICAS | DIRECTORIES
+        differing |= REPLICAS | DIRECTORIES
     elif before.adding != after.adding or before.removing != after.removing:
-        found |= REPLICAS
+        differing |= REPLICAS
     if before.directories != after.directories:
-        found |= DIRECTORIES
+        differing |= DIRECTORIES
     if before.elr != after.elr or before.last_known_elr != after.last_known_elr:
-        found |= ELIGIBLE
+        differing |= ELIGIBLE
     if before.leader_epoch != after.leader_epoch:
-        found |= EPOCH
+        differing |= EPOCH
     if before.leader_recovery_state != after.leader_recovery_state:
-        found |= RECOVERY
-    return found
+        differing |= RECOVERY
+    return differing
 
 
 def _losses(change: PartitionChange) -> Iterator[ReplicaLoss]:

@@ -141,21 +141,21 @@ class BrokerStory:
 
     def take(self, step: BrokerStep, time_ms: int) -> None:
         """Notes what one record says about the broker."""
-        place = (step.offset, time_ms)
+        seen_at = (step.offset, time_ms)
         if step.is_registration:
-            self.registered, self.shutdown, self.directory_lost = place, None, None
+            self.registered, self.shutdown, self.directory_lost = seen_at, None, None
         if step.was_fenced:
-            self.fenced = place
+            self.fenced = seen_at
         if step.was_unfenced:
-            self.unfenced = place
+            self.unfenced = seen_at
         if step.began_shutdown:
-            self.shutdown = place
+            self.shutdown = seen_at
         if step.lost_directories:
-            self.directory_lost = place
+            self.directory_lost = seen_at
         if step.after is None:
-            self.unregistered = place
+            self.unregistered = seen_at
         elif step.is_registration or step.was_unfenced or step.began_shutdown or step.lost_directories:
-            self._is_alive(place)
+            self._is_alive(seen_at)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -209,35 +209,35 @@ class ChangeFeed:
         builder, run = self._engine.builder, part.run
         moved_off = taken.moved_off() if taken.is_slice else {}
         for batch in taken.batches(wanted):
-            one = run.part(batch.number, batch.number + 1)
-            base_offset, time_ms = one.base_offset, int(one.timestamps_ms()[0])
+            single = run.part(batch.number, batch.number + 1)
+            base_offset, time_ms = single.base_offset, int(single.timestamps_ms()[0])
             if time_of is not None:
                 time_ms = time_of(base_offset, time_ms)
-            found = BatchChanges(base_offset=base_offset, epoch=one.epoch, time_ms=time_ms)
-            found.is_slice = taken.is_slice
+            changes = BatchChanges(base_offset=base_offset, epoch=single.epoch, time_ms=time_ms)
+            changes.is_slice = taken.is_slice
             self._refused.clear()
             for number, record in batch.others.items():
                 offset = run.base_offset + number
-                if offset == found.base_offset:
-                    found.asked = cause_in(record)
-                found.records.append((offset, record))
-                self._record(found, offset, record)
+                if offset == changes.base_offset:
+                    changes.asked = cause_in(record)
+                changes.records.append((offset, record))
+                self._record(changes, offset, record)
             places = batch.places
             if batch.doubtful:
                 active = {at for at, known in self.brokers.items() if known.is_active}
                 left = zip(batch.doubtful, taken.left(batch.doubtful), strict=True)
                 places = places + [at for at, brokers in left if not active.isdisjoint(brokers)]
-            found.partitions += taken.steps(builder, places)
-            found.records += [(step.offset, step.record) for step in found.partitions]
-            if found.brokers:
-                found.leaders_before = taken.leaders_before(batch.number)
-                found.leads_after = partial(taken.leads_after, batch.number, topics=builder.topics)
-                for step in found.brokers:
-                    self.stories.setdefault(step.broker_id, BrokerStory()).take(step, found.time_ms)
-            found.refused = list(self._refused)
-            self._note_moves(moved_off, run.base_offset, found.time_ms)
-            if found.brokers or found.partitions or found.refused:
-                yield found
+            changes.partitions += taken.steps(builder, places)
+            changes.records += [(step.offset, step.record) for step in changes.partitions]
+            if changes.brokers:
+                changes.leaders_before = taken.leaders_before(batch.number)
+                changes.leads_after = partial(taken.leads_after, batch.number, topics=builder.topics)
+                for step in changes.brokers:
+                    self.stories.setdefault(step.broker_id, BrokerStory()).take(step, changes.time_ms)
+            changes.refused = list(self._refused)
+            self._note_moves(moved_off, run.base_offset, changes.time_ms)
+            if changes.brokers or changes.partitions or changes.refused:
+                yield changes
             moved_off = {}
         if moved_off:
             time_ms = part.time_ms
@@ -276,54 +276,54 @@ class ChangeFeed:
         creations = read_creations(batch, builder)
         if creations is None:
             return None
-        before, place = builder.freeze(), (builder.offset, builder.epoch, builder.timestamp_ms)
+        before, position = builder.freeze(), (builder.offset, builder.epoch, builder.timestamp_ms)
         builder.offset = batch.header.base_offset
         self._refused.clear()
         self._engine.apply_batch(batch)
         if self._refused or not is_fine(self._engine.builder, list(creations.made)):
             builder = self._engine.builder = ImageBuilder(before)
-            builder.offset, builder.epoch, builder.timestamp_ms = place
+            builder.offset, builder.epoch, builder.timestamp_ms = position
             return None
         self._names.clear()
         header = batch.header
-        found = BatchChanges(
+        changes = BatchChanges(
             base_offset=header.base_offset,
             epoch=header.leader_epoch,
             time_ms=header.max_timestamp_ms,
             asked=creations.asked,
         )
         for offset, record in creations.others:
-            found.records.append((offset, record))
+            changes.records.append((offset, record))
             if isinstance(record, r.TopicRecord):
-                found.created.append((offset, TopicInfo(record.topic_id, record.name)))
+                changes.created.append((offset, TopicInfo(record.topic_id, record.name)))
             else:
                 resource = ConfigResource(record.resource_type, record.resource_name)
-                found.configs.append((offset, resource, record.name, None, record.value))
+                changes.configs.append((offset, resource, record.name, None, record.value))
         for topic_id, (number, offset) in creations.made.items():
-            found.made.append((offset, self.topic_name(topic_id) or uuid_to_text(topic_id), number))
-        return found
+            changes.made.append((offset, self.topic_name(topic_id) or uuid_to_text(topic_id), number))
+        return changes
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> BatchChanges:
         """Applies one batch: `records` are (offset, decoded record). Never raises for a record."""
-        found = BatchChanges(base_offset=-1, epoch=epoch, time_ms=time_ms)
+        changes = BatchChanges(base_offset=-1, epoch=epoch, time_ms=time_ms)
         self._refused.clear()
         self._names.clear()
         for offset, record in records:
-            if found.base_offset < 0:
-                found.base_offset, found.asked = offset, cause_in(record)
-            found.records.append((offset, record))
-            self._record(found, offset, record)
-        found.refused = list(self._refused)
+            if changes.base_offset < 0:
+                changes.base_offset, changes.asked = offset, cause_in(record)
+            changes.records.append((offset, record))
+            self._record(changes, offset, record)
+        changes.refused = list(self._refused)
         self.asked_before = False
-        self.begins_inside |= any(isinstance(error.record, _ENDS) for error in found.refused)
+        self.begins_inside |= any(isinstance(error.record, _ENDS) for error in changes.refused)
         if not self.is_known:
-            self._set_apart(found)
-        for step in found.brokers:
+            self._set_apart(changes)
+        for step in changes.brokers:
             self.stories.setdefault(step.broker_id, BrokerStory()).take(step, time_ms)
-        found.is_slice = len(found.partitions) >= SLICE_MIN
-        if found.is_slice:
-            self._note_moves(_moved_off(found), 0, found.time_ms)
-        return found
+        changes.is_slice = len(changes.partitions) >= SLICE_MIN
+        if changes.is_slice:
+            self._note_moves(_moved_off(changes), 0, changes.time_ms)
+        return changes
 
     def _set_apart(self, found: BatchChanges) -> None:
         """While the state before the log is unknown, records that do not fit are not faults, and what was not
@@ -382,12 +382,12 @@ class ChangeFeed:
             case r.UnknownRecord() | control.UnknownControlRecord():
                 return
             case _ if (broker_id := broker_of(record)) is not None:
-                known = self.brokers.get(broker_id)
+                registered = self.brokers.get(broker_id)
                 if self._compare(found, record, offset):
                     after = self.brokers.get(broker_id)
                     found.brokers.append(
                         BrokerStep(
-                            offset=offset, record=record, broker_id=broker_id, before=known, after=after
+                            offset=offset, record=record, broker_id=broker_id, before=registered, after=after
                         )
                     )
             case _ if not _is_control(record):

@@ -63,31 +63,31 @@ def read_creations(batch: RecordBatch, builder: ImageBuilder) -> Creations | Non
     if frames is None:
         return None
     base = batch.header.base_offset
-    found = Creations()
+    creations = Creations()
     is_partition = frames.keys == PARTITION_API_KEY
     topics: dict[bytes, int] = {}
-    for at in np.flatnonzero(~is_partition).tolist():
-        start = int(frames.starts[at])
+    for number in np.flatnonzero(~is_partition).tolist():
+        start = int(frames.starts[number])
         try:
-            record = decode(frames.data, start, start + int(frames.lengths[at]))[1]
+            record = decode(frames.data, start, start + int(frames.lengths[number]))[1]
         except RecordDecodeError:
             return None
         if isinstance(record, r.NoOpRecord):
-            found.asked = found.asked or cause_in(record)
+            creations.asked = creations.asked or cause_in(record)
             continue
         if isinstance(record, r.TopicRecord):
             if record.topic_id in builder.topics.by_id:
                 return None
-            topics[record.topic_id] = at
+            topics[record.topic_id] = number
         elif not isinstance(record, r.ConfigRecord):
             return None
-        found.others.append((base + at, record))
+        creations.others.append((base + number, record))
     places = np.flatnonzero(is_partition)
     made = _made(frames, places, topics, builder)
-    if made is None or not _settings_are_new(found.others):
+    if made is None or not _settings_are_new(creations.others):
         return None
-    found.made = {topic_id: (count, base + first) for topic_id, (count, first) in made.items()}
-    return found
+    creations.made = {topic_id: (count, base + first) for topic_id, (count, first) in made.items()}
+    return creations
 
 
 def all_led_and_in_sync(builder: ImageBuilder, topic_ids: list[bytes], min_isrs: list[int]) -> bool:
@@ -128,18 +128,18 @@ def _made(
     ids = gather(frames, starts + _INDEX_BYTES, _ID_BYTES, np.dtype("V16"))
     indexes = gather(frames, starts, _INDEX_BYTES, np.dtype(">i4"))
     names, first, counts = np.unique(ids, return_index=True, return_counts=True)
-    found: dict[bytes, tuple[int, int]] = {}
-    for at in np.argsort(first).tolist():
-        topic_id, record = names[at].tobytes(), int(places[first[at]])
+    by_topic: dict[bytes, tuple[int, int]] = {}
+    for number in np.argsort(first).tolist():
+        topic_id, record = names[number].tobytes(), int(places[first[number]])
         entry = builder.topics.by_id.get(topic_id)
         if entry is None and topics.get(topic_id, record) >= record:
             return None
         if entry is not None and any(
-            entry.row_of(index) >= 0 for index in indexes[ids == names[at]].tolist()
+            entry.row_of(index) >= 0 for index in indexes[ids == names[number]].tolist()
         ):
             return None
-        found[topic_id] = (int(counts[at]), record)
-    return found
+        by_topic[topic_id] = (int(counts[number]), record)
+    return by_topic
 
 
 def _settings_are_new(others: list[tuple[int, r.TopicRecord | r.ConfigRecord]]) -> bool:

@@ -74,11 +74,11 @@ class Taken:
         taken: dict[int, TakenBatch] = {}
         for batch, (number, record) in zip(of_others, others.items(), strict=True):
             taken.setdefault(batch, TakenBatch(batch, {}, [], [])).others[number] = record
-        for batch, place, level in zip(
+        for batch, position, level in zip(
             numbers[places].tolist(), places.tolist(), levels[places].tolist(), strict=True
         ):
             found = taken.setdefault(batch, TakenBatch(batch, {}, [], []))
-            (found.places if level == WANTED else found.doubtful).append(place)
+            (found.places if level == WANTED else found.doubtful).append(position)
         for batch in sorted(taken):
             yield taken[batch]
 

@@ -80,14 +80,14 @@ def bisect(
     if check.headers is not None:
         return search.headers(check.headers, first)
     limits.coverage.add(before_the_state(log, first, end, "the check did not run there"))
-    known = known_from(log)
-    if known is None or (end.offset is not None and end.offset < known):
+    known_start = known_from(log)
+    if known_start is None or (end.offset is not None and end.offset < known_start):
         raise InspectError(
             f"{log.path} has no snapshot with the state in that range, so the check cannot run "
-            f"there{'' if known is None else f'; from offset {known} on it can'}"
+            f"there{'' if known_start is None else f'; from offset {known_start} on it can'}"
         )
-    if first is None or (first.offset is not None and first.offset < known):
-        first = Point(offset=known)
+    if first is None or (first.offset is not None and first.offset < known_start):
+        first = Point(offset=known_start)
     return search.run(search.state_at(first))
 
 
@@ -180,7 +180,7 @@ class _Search:
 
     def _steps(self, first: FoundState) -> Iterator[WalkStep | Passed]:
         """The batches from `first` on; those that cannot change the answer are passed over together."""
-        found = steps_about(
+        steps = steps_about(
             self._log,
             first,
             self._check.batch_filter,
@@ -189,7 +189,7 @@ class _Search:
             past_corruption=self._past_corruption,
             coverage=self._limits.coverage,
         )
-        for step in found:
+        for step in steps:
             if isinstance(step, Passed):
                 self._batches += step.batches
             else:
@@ -235,11 +235,11 @@ class _Search:
     def _snapshot(self, position: LogPosition) -> FoundState | None:
         """The state in a snapshot; None, after reporting it, if it is not whole."""
         snapshot = self._log.snapshot(position)
-        found = state_at(snapshot)
-        if found.problems:
-            self._tell(f"{snapshot.path} is not used: {found.problems[0]}")
+        state = state_at(snapshot)
+        if state.problems:
+            self._warn(f"{snapshot.path} is not used: {state.problems[0]}")
             return None
-        return with_quorum(self._log, found)
+        return with_quorum(self._log, state)
 
     def _between(self, good: FoundState, bad: LogPosition | None, reason: str) -> Bisection:
         good = self._nearer(good)
@@ -260,12 +260,12 @@ class _Search:
         """The last state that is not false, to within STRIDE batches: those before it are replayed without an
         evaluation after each. Stops early at anything that the walk batch by batch must evaluate itself."""
         start = FoundState(state=good.state, snapshot=good.snapshot, quorum=good.quorum)
-        for found in LogReplay(self._log, start, Notes(None), past_corruption=False).strides(
+        for later in LogReplay(self._log, start, Notes(None), past_corruption=False).strides(
             self._end, STRIDE
         ):
-            if self._asked(found) is Verdict.FALSE:
+            if self._asked(later) is Verdict.FALSE:
                 break
-            good = found
+            good = later
         return good
 
     def headers(self, predicate: Predicate, start_at: Point | None) -> Bisection:
@@ -298,13 +298,13 @@ class _Search:
         """Reports what interrupts the batches. False if the search stops there."""
         match item:
             case Damage():
-                self._tell(damage_line(item))
+                self._warn(damage_line(item))
             case WrongPlace() if item.is_mended:
                 is_past = self._past_corruption
-                self._tell(item.line if is_past else f"stopped at offset {item.expected}: {item.advice}")
+                self._warn(item.line if is_past else f"stopped at offset {item.expected}: {item.advice}")
                 return is_past
             case LostRecords() if not self._past_corruption:
-                self._tell(
+                self._warn(
                     f"stopped at offset {item.start}: the next readable batch is at offset {item.end}; "
                     "continue past the gap with --past-corruption"
                 )
@@ -345,11 +345,11 @@ class _Search:
         """The batch at an offset with the states around it, starting from the nearest snapshot."""
         known = known_from(self._log)
         if known is None or base_offset < known:
-            found = nothing_known(base_offset)
+            state = nothing_known(base_offset)
         else:
-            found = state_at(self._log, Point(offset=base_offset), past_corruption=self._past_corruption)
-        found = with_quorum(self._log, found)
-        return next(steps_from(self._log, found, past_corruption=self._past_corruption))
+            state = state_at(self._log, Point(offset=base_offset), past_corruption=self._past_corruption)
+        state = with_quorum(self._log, state)
+        return next(steps_from(self._log, state, past_corruption=self._past_corruption))
 
     def _turned(self, result: Bisection, step: WalkStep) -> Bisection:
         return msgspec.structs.replace(result, step=step, record=self._record(step))
@@ -375,6 +375,6 @@ class _Search:
                 turned = decoded
         return turned
 
-    def _tell(self, line: str) -> None:
+    def _warn(self, line: str) -> None:
         if self._on_problem is not None:
             self._on_problem(line)

@@ -108,9 +108,9 @@ class Budget:
         def consume(*given: Any, **more: Any) -> Any:
             if function is sum and any(isinstance(one, _Sized) for one in (*given[1:], *more.values())):
                 raise TooMuch("sum adds numbers only")
-            for one in given:
-                if isinstance(one, Mapping):
-                    self.tick(len(one))
+            for item in given:
+                if isinstance(item, Mapping):
+                    self.tick(len(item))
             return function(*(self._watched(one) for one in given), **more)
 
         return consume

@@ -169,11 +169,11 @@ def check_log(
 
 
 def _check_one_state(log: MetadataLog, report: LogReport, problem: OnProblem) -> None:
-    found = state_at(log, on_problem=problem)
-    report.unknown = found.unknown
-    report.start_offset = report.end_offset = found.end_offset
-    report.epoch = found.image.provenance.epoch
-    _judge(report, check_image(found.image), found.image)
+    state = state_at(log, on_problem=problem)
+    report.unknown = state.unknown
+    report.start_offset = report.end_offset = state.end_offset
+    report.epoch = state.image.provenance.epoch
+    _judge(report, check_image(state.image), state.image)
 
 
 def _judge(report: LogReport, violations: Sequence[Violation], image: MetadataImage) -> None:
@@ -213,7 +213,7 @@ class _Checker:
         self._problem = problem
         self._past_corruption = past_corruption
         self._open: dict[tuple[str, str], None] = {}
-        self._told = ReportedRows()
+        self._reported_rows = ReportedRows()
         self._written = 0
         given = (*(log.snapshot(at) for at in log.snapshots()), *also)
         named = [(at, one) for one in given if (at := one.snapshot_position()) is not None]
@@ -222,16 +222,16 @@ class _Checker:
     def run(self) -> None:
         report = self._report
         last: WalkStep | FastForward | None = None
-        known = known_from(self._log)
+        known_start = known_from(self._log)
         report.coverage.add(before_the_log(self._log, None))
-        self._older_snapshots(known)
-        self._without_state(known)
-        if known is None:
+        self._older_snapshots(known_start)
+        self._without_state(known_start)
+        if known_start is None:
             report.lasting = frozenset()
             self._clock(None)
             return
         stamps = Stamps()
-        start, last = self._walk(known, stamps)
+        start, last = self._walk(known_start, stamps)
         is_whole = start.end_offset == self._log.start_offset and not (report.problems or report.coverage)
         while (following := self._behind_damage()) is not None:
             start, later = self._walk(following, stamps)
@@ -286,13 +286,13 @@ class _Checker:
         the log's end, and if there is none."""
         report = self._report
         ranges = report.coverage.ranges
-        at = next((n for n, one in enumerate(ranges) if (one.reason, one.to_offset) == STOPPED), None)
+        last_range = next((n for n, one in enumerate(ranges) if (one.reason, one.to_offset) == STOPPED), None)
         own = [position for position in self._log.snapshots() if position.offset > report.end_offset]
         following = next((position.offset for position in own if self._log.is_whole(position)), None)
-        if at is None or following is None:
+        if last_range is None or following is None:
             return None
         text = "the check goes on from the next snapshot; look at them with --past-corruption"
-        ranges[at] = msgspec.structs.replace(ranges[at], to_offset=following, text=text)
+        ranges[last_range] = msgspec.structs.replace(ranges[last_range], to_offset=following, text=text)
         self._older_snapshots(following)
         return following
 
@@ -307,14 +307,14 @@ class _Checker:
     def _clock(self, stamps: Stamps | None) -> None:
         """Reports jumps of the log's clock before all else. `stamps` are those of all its
         batches, if all were read."""
-        report, found = self._report, LogReport(log=self._log)
+        report, in_order = self._report, LogReport(log=self._log)
         clock = clock_of(self._log) if stamps is None else LogClock(*stamps.columns())
         for fault, time_ms in clock_faults(clock):
-            found.add(_of_fault(fault, -1, time_ms))
+            in_order.add(_of_fault(fault, -1, time_ms))
         for finding in report.findings:
-            found.add(finding)
-        report.findings = found.findings
-        report.dropped += found.dropped
+            in_order.add(finding)
+        report.findings = in_order.findings
+        report.dropped += in_order.dropped
 
     def _without_state(self, known: int | None) -> None:
         """Reads what precedes the first known state: only damage can be found there."""
@@ -366,31 +366,31 @@ class _Checker:
     def _fast_forward(self, fast_forward: FastForward) -> None:
         """Reports what a fast forward broke. Violations reported before are skipped or counted,
         without a closer look."""
-        broken, told = fast_forward.broken(), self._told
-        states = told.of(fast_forward.after.topics, broken)
+        broken, reported_rows = fast_forward.broken(), self._reported_rows
+        states = reported_rows.of(fast_forward.after.topics, broken)
         self._report.dropped += int(np.count_nonzero(states == COUNTED))
         new = np.flatnonzero(states == NEW)
         columns = (column[new].tolist() for column in broken)
         for batch, rule, row in zip(*columns, strict=True):
-            state = told.state(rule, row)
+            state = reported_rows.state(rule, row)
             if state == NEW:
                 place, violations = fast_forward.violations(batch, rule, row)
                 for one in violations:
                     self._found((one,), place)
-                    told.put(rule, row, TOLD if (one.rule, one.where) in self._open else COUNTED)
+                    reported_rows.put(rule, row, REPORTED if (one.rule, one.where) in self._open else COUNTED)
             elif state == COUNTED:
                 self._report.dropped += 1
 
     def _faults(self, faults: Iterable[Fault], epoch: int, time_ms: int) -> None:
         """Reports rules that records break. Of records that change nothing, only the first about each entity:
         one that is set repeatedly may cause thousands."""
-        for one in faults:
-            if one.rule == IDLE_RULE:
-                if (one.rule, one.where) in self._open:
+        for fault in faults:
+            if fault.rule == IDLE_RULE:
+                if (fault.rule, fault.where) in self._open:
                     continue
                 if len(self._open) < MAX_OPEN:
-                    self._open[one.rule, one.where] = None
-            self._report.add(_of_fault(one, epoch, time_ms))
+                    self._open[fault.rule, fault.where] = None
+            self._report.add(_of_fault(fault, epoch, time_ms))
 
     def _refused(self, step: WalkStep) -> list[int]:
         """A record that cannot be applied is wrong in any log: every node would have stopped at it."""
@@ -405,8 +405,8 @@ class _Checker:
         return offsets
 
     def _found(self, violations: Sequence[Violation], step: WalkStep | BatchPlace | FastForward) -> None:
-        for one in violations:
-            key = (one.rule, one.where)
+        for violation in violations:
+            key = (violation.rule, violation.where)
             if key in self._open:
                 continue
             if len(self._open) < MAX_OPEN:
@@ -414,7 +414,9 @@ class _Checker:
             if len(self._report.findings) >= MAX_FINDINGS:
                 self._report.dropped += 1
                 continue
-            self._report.add(_finding(step, one.rule, one.severity, one.where, one.found))
+            self._report.add(
+                _finding(step, violation.rule, violation.severity, violation.where, violation.found)
+            )
 
     def _read(self, snapshot: MetadataLog) -> FoundState | None:
         """The state in a snapshot; None, after reporting why, if it is not whole."""
@@ -429,19 +431,19 @@ class _Checker:
             text = f"it ends at offset {position.offset}, inside a batch or a transaction"
             self._report.add(_snapshot_finding(position, step.time_ms, "snapshot", text))
             return
-        found = self._read(snapshot)
-        if found is None:
+        state = self._read(snapshot)
+        if state is None:
             self._problem(f"{snapshot.path} is incomplete and was not compared with the log")
             return
         self._report.snapshots += 1
         if position.epoch != step.epoch:
             text = f"its name says epoch {position.epoch}, but the record before its end has {step.epoch}"
             self._report.add(_snapshot_finding(position, step.time_ms, "snapshot", text))
-        own, its = (one.snapshot_records() for one in (step.quorum_after, found.quorum))
+        own, its = (one.snapshot_records() for one in (step.quorum_after, state.quorum))
         if own != its:
             text = f"{_voters_text(own)} -> {_voters_text(its)} (log -> {snapshot.path})"
             self._report.add(_snapshot_finding(position, step.time_ms, "quorum", text))
-        for where, text in state_differences(step.after, found.image):
+        for where, text in state_differences(step.after, state.image):
             self._report.add(
                 _snapshot_finding(position, step.time_ms, where, f"{text} (log -> {snapshot.path})")
             )
@@ -462,7 +464,7 @@ def _snapshot_finding(position: LogPosition, time_ms: int, where: str, text: str
     )
 
 
-NEW, TOLD, COUNTED = 0, 1, 2
+NEW, REPORTED, COUNTED = 0, 1, 2
 """What to do if it recurs: look at it, nothing, count it."""
 
 

@@ -138,15 +138,15 @@ def _fell_under_min_isr(before: MetadataImage, after: MetadataImage) -> bool:
 
 def unclean_elections(before: MetadataImage, after: MetadataImage) -> list[str]:
     """Paths of partitions whose leader came from outside the ISR in this step (see `causes`)."""
-    found: list[str] = []
+    lines: list[str] = []
     if before.topics is after.topics:
-        return found
+        return lines
     for topic_id, index in partition_changes(before.topics, after.topics).changed:
         old, new = before.topics.partition(topic_id, index), after.topics.partition(topic_id, index)
         topic = after.topics.topic(topic_id)
         if old is not None and new is not None and topic is not None and was_unclean(old, new):
-            found.append(f"topic/{topic.name}/{index}")
-    return found
+            lines.append(f"topic/{topic.name}/{index}")
+    return lines
 
 
 _COUNTED: dict[str, Callable[[Chunk], int]] = {"all-led": leaderless, "full-isr": under_replicated}

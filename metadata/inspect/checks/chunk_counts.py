@@ -26,17 +26,17 @@ class ChunkCounts:
 
     def total(self, columns: PartitionColumns) -> int:
         """The number over all chunks of `columns`."""
-        last, known = self._last, self._by_chunk
+        last, counts = self._last, self._by_chunk
         if last is None:
-            known = [self._count(chunk) for chunk in columns.chunks]
+            counts = [self._count(chunk) for chunk in columns.chunks]
         elif last is not columns:
-            old, known = known, known[: len(columns.chunks)]
-            known += [0] * (len(columns.chunks) - len(old))
+            old, counts = counts, counts[: len(columns.chunks)]
+            counts += [0] * (len(columns.chunks) - len(old))
             for at in columns.differing_chunks(last):
-                if at < len(known):
-                    known[at] = self._count(columns.chunks[at])
-        self._last, self._by_chunk = columns, known
-        return sum(known)
+                if at < len(counts):
+                    counts[at] = self._count(columns.chunks[at])
+        self._last, self._by_chunk = columns, counts
+        return sum(counts)
 
 
 def leaderless(chunk: Chunk) -> int:

@@ -215,13 +215,13 @@ def faults_between(nodes: Sequence[FilesOfNode]) -> Iterator[tuple[FilesOfNode, 
         for epoch, election in node.elections.items() if node.epochs is not None else ():
             for voter in election.granting_voters:
                 votes[voter.voter_id] = max(epoch, votes.get(voter.voter_id, 0))
-    for at, node in enumerate(nodes):
+    for number, node in enumerate(nodes):
         own = node.identity
         if own is None or own.node_id is None:
             continue
         same = (
             _same_identity(node, own, other, other.identity)
-            for other in nodes[:at]
+            for other in nodes[:number]
             if other.identity is not None
         )
         fault = next(filter(None, same), None)

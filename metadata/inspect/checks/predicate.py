@@ -307,7 +307,7 @@ def _grows(node: ast.expr) -> bool:
 
 def _columns(trace: TracebackType | None) -> tuple[int, int]:
     """Where in the expression an error came from: the innermost position inside it (PEP 657)."""
-    found = (0, 0)
+    columns = (0, 0)
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_filename == "<predicate>":
@@ -315,9 +315,9 @@ def _columns(trace: TracebackType | None) -> tuple[int, int]:
             at = trace.tb_lasti // 2
             if at < len(positions):
                 _, _, start, end = positions[at]
-                found = (start or 0, end or 0)
+                columns = (start or 0, end or 0)
         trace = trace.tb_next
-    return found
+    return columns
 
 
 # An attribute is refused by name before the expression runs: the names of everything that writes, reaches

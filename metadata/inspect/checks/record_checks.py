@@ -73,12 +73,12 @@ def record_faults(step: WalkStep, refused: Collection[int], written: int) -> Ite
     if header.is_control or header.records_count > MAX_RECORDS:
         return
     records = [one for one in step.records if one.offset not in refused]
-    for one in records:
-        match one.record:
+    for decoded in records:
+        match decoded.record:
             case r.BrokerRecord():
-                yield from _registration(one.record, one.offset, step, written)
+                yield from _registration(decoded.record, decoded.offset, step, written)
             case r.UserScramCredentialRecord():
-                yield from _credential(one.record, one.offset)
+                yield from _credential(decoded.record, decoded.offset)
     if header.records_count > 1:
         yield from falls_inside(step.records)
     if step.state_before.transaction is None and step.state_after.transaction is None:
@@ -121,35 +121,35 @@ def _credential(record: r.UserScramCredentialRecord, offset: int) -> Iterator[Fa
 def falls_inside(records: Iterable[DecodedRecord]) -> Iterator[Fault]:
     """Where the times of a batch's records decrease."""
     last = None
-    for one in records:
-        if last is not None and one.timestamp_ms < last:
-            text = f"the time falls by {duration(last - one.timestamp_ms)} inside a batch"
-            yield Fault("clock-does-not-jump", WARNING, one.offset, "log", text)
+    for decoded in records:
+        if last is not None and decoded.timestamp_ms < last:
+            text = f"the time falls by {duration(last - decoded.timestamp_ms)} inside a batch"
+            yield Fault("clock-does-not-jump", WARNING, decoded.offset, "log", text)
             return
-        last = one.timestamp_ms
+        last = decoded.timestamp_ms
 
 
 def _idle(records: list[DecodedRecord], step: WalkStep) -> Iterator[Fault]:
     keys = [_key(one.record) for one in records]
     often = Counter(key for key in keys if key is not None)
     before: ImageBuilder | None = None
-    for one, key in zip(records, keys, strict=True):
+    for decoded, key in zip(records, keys, strict=True):
         if key is None or often[key] > 1:  # of several about one entity, only the last shows
             continue
-        if isinstance(one.record, r.BrokerRegistrationChangeRecord) and one.record.fenced == FENCED:
+        if isinstance(decoded.record, r.BrokerRegistrationChangeRecord) and decoded.record.fenced == FENCED:
             continue  # a new controller of Kafka 4 fences brokers it has not heard from, fenced or not
-        if isinstance(one.record, r.PartitionChangeRecord):
-            place = one.record.topic_id, one.record.partition_id
+        if isinstance(decoded.record, r.PartitionChangeRecord):
+            place = decoded.record.topic_id, decoded.record.partition_id
             old, new = step.before.topics.partition(*place), step.after.topics.partition(*place)
             idle = old is not None and new is not None and only_epoch_differs(old, new)
         else:
             before = ImageBuilder(step.before) if before is None else before
-            idle = subject(one.record, before) == subject(one.record, ImageBuilder(step.after))
+            idle = subject(decoded.record, before) == subject(decoded.record, ImageBuilder(step.after))
         if idle:
-            where = next(iter(touched(one.record, step.before, step.after)), "log")
-            where += f"/{one.record.name}" if isinstance(one.record, r.ConfigRecord) else ""
-            text = f"{one.record.type_name} changes nothing: the state already matches it"
-            yield Fault(IDLE_RULE, WARNING, one.offset, where, text)
+            where = next(iter(touched(decoded.record, step.before, step.after)), "log")
+            where += f"/{decoded.record.name}" if isinstance(decoded.record, r.ConfigRecord) else ""
+            text = f"{decoded.record.type_name} changes nothing: the state already matches it"
+            yield Fault(IDLE_RULE, WARNING, decoded.offset, where, text)
 
 
 def _key(record: object) -> object:

@@ -87,30 +87,30 @@ def history(
     first, end = _settled(log, start, limits), _settled(log, end, limits) or END
     limits.coverage.add(before_the_log(log, first))
     limits.coverage.add(behind_the_log(log, end))
-    known, before = known_from(log), None
+    known_start, before = known_from(log), None
     if first is None or first.offset is not None:
         offset = log.start_offset if first is None else first.offset or 0
-        if known is None or offset < known:
+        if known_start is None or offset < known_start:
             before = yield from _alone(log, wanted, first, end, on_problem, limits)
             first = None
     if before is not None and before.is_over:
         yield from before.open.values()
         return
     options = _Options(past_corruption=past_corruption, coverage=limits.coverage)
-    found = state_at(log, Point(offset=known) if first is None else first, on_problem, **options)
+    state = state_at(log, Point(offset=known_start) if first is None else first, on_problem, **options)
     if wanted.has("quorum"):
-        found = with_quorum(log, found)
-    follower = _Follower(wanted, found, partial(clock_of, log))
+        state = with_quorum(log, state)
+    follower = _Follower(wanted, state, partial(clock_of, log))
     if before is not None:
         follower.take_over(before)
     last: WalkStep | None = None
-    for step in _steps(log, found, filter_of(wanted), end, parts, on_problem, options):
+    for step in _steps(log, state, filter_of(wanted), end, parts, on_problem, options):
         if isinstance(step, Passed):
             continue
         last = step
         limits.unknown += step.unknown
         yield from follower.step(step)
-    limits.place(inside_transaction(found.state if last is None else last.state_after))
+    limits.place(inside_transaction(state.state if last is None else last.state_after))
     yield from follower.open.values()
 
 
@@ -123,19 +123,19 @@ def _alone(
     limits: Limits,
 ) -> Generator[Span, None, _Follower]:
     """The rows before the first known state: for what began in the log, records suffice."""
-    known, limit = known_from(log), end
-    if known is not None and end.time_ms is None:
-        limit = Point(offset=known if end.offset is None else min(known, end.offset))
+    known_start, limit = known_from(log), end
+    if known_start is not None and end.time_ms is None:
+        limit = Point(offset=known_start if end.offset is None else min(known_start, end.offset))
     found, steps = steps_alone(log, start, limit, on_problem, limits.coverage)
     follower = _Follower(wanted, found, partial(clock_of, log), is_alone=True)
     reached = found.end_offset
     for step in steps:
-        if known is not None and step.next_offset > known:
+        if known_start is not None and step.next_offset > known_start:
             break
         reached = step.next_offset
         limits.unknown += step.unknown
         yield from follower.step(step)
-    follower.is_over = known is None or (not end.is_end and reached < known)
+    follower.is_over = known_start is None or (not end.is_end and reached < known_start)
     if wanted.path != "quorum":
         text = "only states that began there have rows; earlier state is unknown"
         place = Point(offset=reached) if follower.is_over and not end.is_end else END

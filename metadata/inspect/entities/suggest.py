@@ -24,15 +24,15 @@ def suggestion(path: str, image: MetadataImage, more: Iterable[str] = ()) -> str
     others = {one for one in more if one.startswith(f"{kind}/")}
     if kind == "topic":
         return _topic(rest, image, {one.removeprefix("topic/") for one in others})
-    known = sorted(_of_kind(kind, image) | others, key=_numbers_first)
-    if path in known:
+    paths = sorted(_of_kind(kind, image) | others, key=_numbers_first)
+    if path in paths:
         return ""
-    close = _close(path, known)
+    close = _close(path, paths)
     if close is not None and kind not in ("broker", "controller"):
         return f"; did you mean {close}?"
-    if not known:
+    if not paths:
         return ""
-    return f"; known are {_listed([one.removeprefix(f'{kind}/') for one in known])}"
+    return f"; known are {_listed([one.removeprefix(f'{kind}/') for one in paths])}"
 
 
 def _topic(rest: str, image: MetadataImage, others: set[str]) -> str:
@@ -74,12 +74,12 @@ def _numbers_first(path: str) -> tuple[int, str]:
 
 def _of_kind(kind: str, image: MetadataImage) -> set[str]:
     """Paths of everything of a kind except topics, by the names that users type."""
-    found: set[str] = set()
+    paths: set[str] = set()
     for path in entities_of(image, with_topics=False):
         for name in (path, *_aliases(path)):
             if name.partition("/")[0] == kind:
-                found.add(name)
-    return found
+                paths.add(name)
+    return paths
 
 
 def _aliases(path: str) -> Iterator[str]:

@@ -294,11 +294,11 @@ def on_clock(log: MetadataLog, image: MetadataImage) -> MetadataImage:
     """The image of a snapshot of this log, with its time corrected if the clock of the log jumps."""
     if log.is_checkpoint:
         return image
-    place = image.provenance
-    time_ms = clock_of(log).time_below(place.offset, place.timestamp_ms)
-    if time_ms == place.timestamp_ms:
+    provenance = image.provenance
+    time_ms = clock_of(log).time_below(provenance.offset, provenance.timestamp_ms)
+    if time_ms == provenance.timestamp_ms:
         return image
-    return image.with_provenance(Provenance(place.offset, place.epoch, time_ms))
+    return image.with_provenance(Provenance(provenance.offset, provenance.epoch, time_ms))
 
 
 _KNOWN: WeakKeyDictionary[MetadataLog, tuple[int, LogClock]] = WeakKeyDictionary()
@@ -337,18 +337,18 @@ def longest_series(stamps: Sequence[int], *, rises: bool = False) -> list[int]:
     tails: list[int] = []
     ends: list[int] = []
     before = [-1] * len(stamps)
-    for at, stamp in enumerate(stamps):
-        place = find(tails, stamp)
-        if place:
-            before[at] = ends[place - 1]
-        if place == len(tails):
+    for number, stamp in enumerate(stamps):
+        length = find(tails, stamp)
+        if length:
+            before[number] = ends[length - 1]
+        if length == len(tails):
             tails.append(stamp)
-            ends.append(at)
+            ends.append(number)
         else:
-            tails[place], ends[place] = stamp, at
+            tails[length], ends[length] = stamp, number
     chosen = []
-    at = ends[-1] if ends else -1
-    while at >= 0:
-        chosen.append(at)
-        at = before[at]
+    number = ends[-1] if ends else -1
+    while number >= 0:
+        chosen.append(number)
+        number = before[number]
     return chosen[::-1]

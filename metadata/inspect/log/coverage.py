@@ -110,20 +110,20 @@ def before_the_state(log: MetadataLog, start: Point | None, end: Point, what: st
 
     A time counts as a place with known state: the code that resolves it checks that.
     """
-    known = known_from(log)
+    known_start = known_from(log)
     first = log.start_offset
     if start is not None:
         first = first if start.offset is None else max(first, start.offset)
-    if known is not None and (first >= known or (start is not None and start.offset is None)):
+    if known_start is not None and (first >= known_start or (start is not None and start.offset is None)):
         return None
-    last = known if known is not None else end.offset
+    last = known_start if known_start is not None else end.offset
     if end.offset is not None and last is not None:
         last = min(last, end.offset)
     begins = f"the log begins at offset {log.start_offset}"
-    if known is None:
+    if known_start is None:
         why = f"{begins}, and no snapshot beside it has the earlier state; copy one from another node"
     else:
-        why = f"{begins}, and its oldest snapshot ends at {known}; from there on everything is known"
+        why = f"{begins}, and its oldest snapshot ends at {known_start}; from there on everything is known"
     return Uncovered(
         from_offset=first, to_offset=last, reason=STATE_UNKNOWN, text=f"{what}; {why}", path=log.path
     )

@@ -95,11 +95,13 @@ class MetadataLog:
         for directory in (self.directory, parent_of(self.directory)):
             if self.disk.exists(join(directory, META_PROPERTIES)):
                 try:
-                    found: MetaProperties = load_meta_properties(self.disk, directory)
+                    identity: MetaProperties = load_meta_properties(self.disk, directory)
                 except StorageError:
                     return None
                 return ClusterIdentity(
-                    cluster_id=found.cluster_id, node_id=found.node_id, directory_id=found.directory_id
+                    cluster_id=identity.cluster_id,
+                    node_id=identity.node_id,
+                    directory_id=identity.directory_id,
                 )
         return None
 
@@ -288,24 +290,24 @@ def open_log(disk: Disk, path: str) -> MetadataLog:
         LogReader(disk, path, tolerant=True).close()  # raises if the name is not a log's
         return MetadataLog(disk, path)
     inner = [join(path, METADATA_DIRECTORY), join(join(path, "data"), METADATA_DIRECTORY)]
-    found = next((one for one in inner if disk.is_directory(one)), path)
-    log = MetadataLog(disk, found)
+    directory = next((one for one in inner if disk.is_directory(one)), path)
+    log = MetadataLog(disk, directory)
     if not log.segments and not log.snapshots():
-        orphans = [one for one in disk.list_directory(found) if one.endswith(INDEX_SUFFIXES)]
+        orphans = [one for one in disk.list_directory(directory) if one.endswith(INDEX_SUFFIXES)]
         lost = f" ({orphans[0]} is present without its log)" if orphans else ""
-        what = ".log segment" if name_of(found) == METADATA_DIRECTORY else "metadata log"
-        raise NotALogError(found, f"holds no {what}{lost}")
+        what = ".log segment" if name_of(directory) == METADATA_DIRECTORY else "metadata log"
+        raise NotALogError(directory, f"holds no {what}{lost}")
     return log
 
 
 def require_one_cluster(logs: Iterable[MetadataLog]) -> None:
     """Raises InspectError if two of the logs are known to belong to different clusters."""
-    known: dict[str, str] = {}
+    path_by_cluster: dict[str, str] = {}
     for log in logs:
         if log.identity is not None and log.identity.cluster_id is not None:
-            known.setdefault(log.identity.cluster_id, log.path)
-    if len(known) > 1:
-        (first, first_path), (second, second_path) = list(known.items())[:2]
+            path_by_cluster.setdefault(log.identity.cluster_id, log.path)
+    if len(path_by_cluster) > 1:
+        (first, first_path), (second, second_path) = list(path_by_cluster.items())[:2]
         raise InspectError(
             f"{first_path} belongs to cluster {first}, but {second_path} to {second}; give logs of one "
             "cluster"

@@ -75,19 +75,19 @@ def _spoken_for(log: MetadataLog, first: _Verdict) -> bool:
 
 
 def _heard(log: MetadataLog, start_offset: int | None) -> _Verdict:
-    found = _Verdict()
+    verdict = _Verdict()
     size = 0
     for batch in _batches(log, start_offset):
         against = _judged(batch)
         size += len(batch.data)
         if against == "":
-            found.metadata += 1
+            verdict.metadata += 1
         elif against is not None:
-            found.other += 1
-            found.reason = found.reason or f"offset {batch.header.base_offset}: {against}"
-        if found.judged >= (JUDGED_BATCHES if size < ENOUGH_BYTES else LEAST_BATCHES):
+            verdict.other += 1
+            verdict.reason = verdict.reason or f"offset {batch.header.base_offset}: {against}"
+        if verdict.judged >= (JUDGED_BATCHES if size < ENOUGH_BYTES else LEAST_BATCHES):
             break
-    return found
+    return verdict
 
 
 def _batches(log: MetadataLog, start_offset: int | None) -> Iterator[RecordBatch]:
@@ -109,13 +109,13 @@ def _judged(batch: RecordBatch) -> str | None:  # noqa: PLR0911
         return "a batch in a compression that no metadata log has"
     except BatchError:
         return None
-    known = False
+    is_metadata = False
     for raw in raws:
         if header.is_control:
             record = _control(raw.key, raw.value)
             if isinstance(record, UnknownControlRecord) and record.control_type in _TRANSACTION_MARKERS:
                 return "a transaction's marker"
-            known = known or not isinstance(record, UnknownControlRecord | None)
+            is_metadata = is_metadata or not isinstance(record, UnknownControlRecord | None)
             continue
         if raw.key is not None:
             return "a record with a key"
@@ -125,8 +125,8 @@ def _judged(batch: RecordBatch) -> str | None:  # noqa: PLR0911
             _, one = decode_tolerant(raw.value)
         except RecordDecodeError:
             return "a record that is not cluster metadata"
-        known = known or not isinstance(one, UnknownRecord)
-    return "" if known else None
+        is_metadata = is_metadata or not isinstance(one, UnknownRecord)
+    return "" if is_metadata else None
 
 
 def _control(key: bytes | None, value: bytes | None) -> object | None:

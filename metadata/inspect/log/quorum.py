@@ -61,14 +61,14 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
                         control.Voter(voter_id=one.voter_id, voter_directory_id=one.voter_directory_id)
                         for one in voters
                     )
-                    known = view.kraft_version > 0 and view.voter_set
+                    is_dynamic = view.kraft_version > 0 and view.voter_set
                     view = replace(
                         view,
                         leader_id=leader_id,
                         epoch=epoch,
                         offset=decoded.offset,
                         time_ms=decoded.timestamp_ms,
-                        voter_set=view.voter_set if known else static or view.voter_set,
+                        voter_set=view.voter_set if is_dynamic else static or view.voter_set,
                     )
                 case control.KRaftVersionRecord(kraft_version=version):
                     view = replace(view, kraft_version=version)
@@ -132,14 +132,14 @@ def _newest_election(log: MetadataLog, end_offset: int, *, to_end: bool) -> Quor
     """With `to_end`, includes the control records from there to `end_offset`."""
     for start, end in _places(log, end_offset):
         view = QuorumView()
-        for found in log.batches(start):
-            if not isinstance(found, RecordBatch):
+        for item in log.batches(start):
+            if not isinstance(item, RecordBatch):
                 continue
-            is_over = found.header.next_offset > (end_offset if to_end and view.has_leader else end)
+            is_over = item.header.next_offset > (end_offset if to_end and view.has_leader else end)
             if is_over:
                 break
-            if found.header.is_control and found.header.base_offset >= start:
-                view = view.after(found.header.leader_epoch, decode_readable(found))
+            if item.header.is_control and item.header.base_offset >= start:
+                view = view.after(item.header.leader_epoch, decode_readable(item))
         if view.has_leader:
             return view
     return QuorumView()

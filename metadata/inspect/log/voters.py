@@ -48,11 +48,11 @@ def changes_text(before: Sequence[Voter] | None, after: Sequence[Voter]) -> str:
         return ""
     old = {voter.voter_id: voter for voter in before}
     new = {voter.voter_id: voter for voter in after}
-    told = [f"added {_whole(new[one])}" for one in sorted(new.keys() - old.keys())]
-    told += [f"removed {_named(old[one])}" for one in sorted(old.keys() - new.keys())]
+    changes = [f"added {_whole(new[one])}" for one in sorted(new.keys() - old.keys())]
+    changes += [f"removed {_named(old[one])}" for one in sorted(old.keys() - new.keys())]
     for one in sorted(old.keys() & new.keys()):
-        told += _updates(old[one], new[one])
-    return "; ".join(told)
+        changes += _updates(old[one], new[one])
+    return "; ".join(changes)
 
 
 def _whole(voter: Voter) -> str:
@@ -67,18 +67,18 @@ def _named(voter: Voter) -> str:
 
 
 def _updates(old: Voter, new: Voter) -> list[str]:
-    told = []
+    changes = []
     if old.voter_directory_id not in (new.voter_directory_id, ZERO_UUID):
-        told.append(
+        changes.append(
             f"{old.voter_id} has another directory, {uuid_to_text(new.voter_directory_id)} instead of"
             f" {uuid_to_text(old.voter_directory_id)}"
         )
     if old.endpoints and old.endpoints != new.endpoints:
         now, was = ([listener_text(at.name, at.host, at.port) for at in one.endpoints] for one in (new, old))
-        told.append(f"{new.voter_id} is at {', '.join(now) or 'no address'}, before at {', '.join(was)}")
+        changes.append(f"{new.voter_id} is at {', '.join(now) or 'no address'}, before at {', '.join(was)}")
     if old.endpoints and _range(old) != _range(new):
-        told.append(f"{new.voter_id} supports kraft.version {_range(new)}, before {_range(old)}")
-    return told
+        changes.append(f"{new.voter_id} supports kraft.version {_range(new)}, before {_range(old)}")
+    return changes
 
 
 def _range(voter: Voter) -> str:

@@ -16,16 +16,16 @@ from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 
 
 def with_damage(
-    told: Iterable[TimelineEvent], log: MetadataLog, report: NodesReport, start: Point | None, end: Point
+    events: Iterable[TimelineEvent], log: MetadataLog, report: NodesReport, start: Point | None, end: Point
 ) -> Iterator[TimelineEvent]:
-    """The events `told` of the nodes' common `log`, with the damage of each node from `start`
+    """The `events` of the nodes' common `log`, with the damage of each node from `start`
     up to `end` inserted."""
     damage = [
         event
         for event in sorted(_damage(log, report), key=lambda one: one.offset)
         if not (start is not None and _is_before(event, start)) and (end.is_end or _is_before(event, end))
     ]
-    return merge(told, damage, key=lambda event: event.offset)
+    return merge(events, damage, key=lambda event: event.offset)
 
 
 def _damage(log: MetadataLog, report: NodesReport) -> Iterator[TimelineEvent]:

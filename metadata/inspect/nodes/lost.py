@@ -90,13 +90,13 @@ def known_committed(log: MetadataLog) -> LogPosition:
 def holding(log: MetadataLog, end_offset: int, epochs: EpochTable, sets: VoterSets | None = None) -> Holding:
     """A node's log and what is known about it; `sets` are its voter sets."""
     snapshots = [position.offset for position in log.snapshots()] if log.is_directory else []
-    known, identity = known_committed(log), log.identity
+    committed, identity = known_committed(log), log.identity
     return Holding(
         path=log.path,
         node_id=None if identity is None else identity.node_id,
         directory_id=None if identity is None else identity.directory_id,
-        voters=() if sets is None else sets.at(known.offset),
-        known=known,
+        voters=() if sets is None else sets.at(committed.offset),
+        known=committed,
         start_offset=log.start_offset,
         end_offset=max([end_offset, *snapshots]),
         epochs=epochs,
@@ -107,33 +107,35 @@ def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> li
     """What was lost, one line for each node that knows of it. `voters` are the ids of static
     voters, if known. With them, or with the voter set of its log, this also detects that no
     majority holds what was committed."""
-    found: list[LostCommitted] = []
-    for one in holdings:
-        if not one.known.offset:
+    losses: list[LostCommitted] = []
+    for holder in holdings:
+        if not holder.known.offset:
             continue
-        missing = [other for other in holdings if not other.holds(one.known)]
-        if one in missing:
-            found.append(
-                LostCommitted(path=one.path, offset=one.known.offset, missing=(one.path,), certain=True)
+        missing = [other for other in holdings if not other.holds(holder.known)]
+        if holder in missing:
+            losses.append(
+                LostCommitted(
+                    path=holder.path, offset=holder.known.offset, missing=(holder.path,), certain=True
+                )
             )
             continue
-        against = [other for other in missing if _contradicts(one, other)]
-        if one.voters:
-            those = len(one.voters)
-            lacking = sum(any(other.is_voter(voter) for other in missing) for voter in one.voters)
+        against = [other for other in missing if _contradicts(holder, other)]
+        if holder.voters:
+            those = len(holder.voters)
+            lacking = sum(any(other.is_voter(voter) for other in missing) for voter in holder.voters)
         else:
             those = len(voters)
             lacking = len({other.node_id for other in missing} & set(voters))
         if against or (those and 2 * (those - lacking) <= those):
-            found.append(
+            losses.append(
                 LostCommitted(
-                    path=one.path,
-                    offset=one.known.offset,
+                    path=holder.path,
+                    offset=holder.known.offset,
                     missing=tuple(other.path for other in missing),
                     certain=bool(against),
                 )
             )
-    return found
+    return losses
 
 
 def _contradicts(one: Holding, other: Holding) -> bool:

@@ -103,8 +103,8 @@ def check_quorum(
     comparable = report.not_compared is None and len(logs) > 1
     for at, log in enumerate(logs):
         also = _untested(logs, at) if comparable else ()
-        tell = None if on_problem is None else on_problem(log)
-        report.logs.append(check_log(log, tell, past_corruption=past_corruption, also=also))
+        on_log_problem = None if on_problem is None else on_problem(log)
+        report.logs.append(check_log(log, on_log_problem, past_corruption=past_corruption, also=also))
     if comparable:
         compare_logs(logs, report)
         by_path = {one.files.path: one for one in report.logs if one.files is not None}
@@ -133,14 +133,14 @@ def _untested(logs: Sequence[MetadataLog], at: int) -> list[MetadataLog]:
     own = logs[at]
     if own.is_checkpoint or at != next(i for i, log in enumerate(logs) if not log.is_checkpoint):
         return []
-    found = []
+    untested = []
     for log in logs:
         if log.is_checkpoint:
-            found.append(log)
+            untested.append(log)
         elif log is not own:
             start = log.start_offset
-            found += [log.snapshot(position) for position in log.snapshots() if position.offset <= start]
-    return found
+            untested += [log.snapshot(position) for position in log.snapshots() if position.offset <= start]
+    return untested
 
 
 def _match(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
@@ -253,10 +253,10 @@ def _match_snapshots(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
         position = log.snapshot_position()
         own = [log] if position is not None else [log.snapshot(at) for at in log.snapshots()]
         for snapshot in own:
-            at = snapshot.snapshot_position()
-            if at is not None:
-                seen.setdefault(at, []).append(snapshot)
-    for at, snapshots in sorted(seen.items(), key=lambda item: (item[0].offset, item[0].epoch)):
+            end = snapshot.snapshot_position()
+            if end is not None:
+                seen.setdefault(end, []).append(snapshot)
+    for end, snapshots in sorted(seen.items(), key=lambda item: (item[0].offset, item[0].epoch)):
         if len(snapshots) < 2:
             continue
         first = state_at(snapshots[0]).image
@@ -268,9 +268,9 @@ def _match_snapshots(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
                         kind=SNAPSHOT,
                         path=snapshot.path,
                         other=snapshots[0].path,
-                        offset=at.offset,
-                        epoch=at.epoch,
-                        other_epoch=at.epoch,
+                        offset=end.offset,
+                        epoch=end.epoch,
+                        other_epoch=end.epoch,
                         entity=where,
                         text=text,
                     )

@@ -201,15 +201,15 @@ class _Comparison:
 
     def _there(self) -> list[NodeStream]:
         """Streams with more to read that have not diverged."""
-        found = []
+        streams = []
         for stream in self._streams:
             if stream.number in self._departures:
                 continue
             if self._at is not None:
                 stream.skip_below(self._at)
             if stream.current is not None:
-                found.append(stream)
-        return found
+                streams.append(stream)
+        return streams
 
     def _same_runs(self, group: list[NodeStream], there: list[NodeStream]) -> bool:
         """Whether all have the same run of batches, and no other stream begins inside it."""
@@ -287,17 +287,17 @@ class _Comparison:
             self._refuse_strangers(stream, winner)
             own, other = stream.current, winner.current
             kind = EPOCHS if stream.epoch != latest else BYTES
-            place, epoch = stream.base, stream.epoch
+            offset, epoch = stream.base, stream.epoch
             stream.run_out()
             departure = self._departures[stream.number] = Departure(
                 kind=kind,
-                offset=place,
+                offset=offset,
                 end_offset=stream.end_offset,
                 epoch=epoch,
                 other=self._names[winner.number],
                 other_epoch=latest,
-                committed=_committed_from(self._logs[stream.number], place, epoch),
-                undone=stream.sets.undone_from(place) if kind == EPOCHS else (),
+                committed=_committed_from(self._logs[stream.number], offset, epoch),
+                undone=stream.sets.undone_from(offset) if kind == EPOCHS else (),
             )
             if isinstance(own, RecordBatch) and isinstance(other, RecordBatch):
                 parted, followed = (self._logs[one.number] for one in (stream, winner))
@@ -307,11 +307,11 @@ class _Comparison:
 
     def _refuse_strangers(self, stream: NodeStream, winner: NodeStream) -> None:
         identities = [self._logs[one.number].identity for one in (stream, winner)]
-        known = {one.cluster_id for one in identities if one is not None and one.cluster_id is not None}
+        cluster_ids = {one.cluster_id for one in identities if one is not None and one.cluster_id is not None}
         if (
             self._refuses_strangers
             and self._compared == 0
-            and not (len(known) == 1 and None not in identities)
+            and not (len(cluster_ids) == 1 and None not in identities)
         ):
             names = [self._names[one.number] for one in (winner, stream)]
             raise InspectError(
@@ -449,17 +449,17 @@ class Mending(msgspec.Struct, frozen=True):
             inside = numbers[bisect_left(numbers, number) : bisect_left(numbers, number + count)]
             low = 0
             for changed in inside:
-                at = changed - number
-                if low < at and isinstance(item, BatchRun):
-                    yield item.part(low, at)
-                batch = next(item.part(at, at + 1).batches()) if isinstance(item, BatchRun) else item
+                local = changed - number
+                if low < local and isinstance(item, BatchRun):
+                    yield item.part(low, local)
+                batch = next(item.part(local, local + 1).batches()) if isinstance(item, BatchRun) else item
                 header = self.changes[changed]
                 if header is not None:
                     base_offset, epoch = header
                     yield with_header(
                         batch, batch.header._replace(base_offset=base_offset, leader_epoch=epoch)
                     )
-                low = at + 1
+                low = local + 1
             if low < count:
                 yield item.part(low, count) if low and isinstance(item, BatchRun) else item
             number += count
@@ -486,21 +486,23 @@ def mend(log: MetadataLog, name: str) -> Mending:
     problems: list[str] = []
     places = sorted(zip(bases, ends, strict=True))
     expected, before = log.start_offset, 0
-    for at in range(len(bases) - 1):
-        base, end, epoch = bases[at], ends[at], epochs[at]
-        own, after = (base, end - base, epoch, at in controls), (bases[at + 1], epochs[at + 1])
-        right = fitting_header(own, (*after, at + 1 in controls), expected, before)
+    for number in range(len(bases) - 1):
+        base, end, epoch = bases[number], ends[number], epochs[number]
+        own, after = (base, end - base, epoch, number in controls), (bases[number + 1], epochs[number + 1])
+        right = fitting_header(own, (*after, number + 1 in controls), expected, before)
         if right[0] != base and not _is_elsewhere(base, places):
             right = base, right[1]  # two batches are swapped
         if right != (base, epoch):
-            changes[at] = bases[at], epochs[at] = right
-            ends[at] = bases[at] + end - base
+            changes[number] = bases[number], epochs[number] = right
+            ends[number] = bases[number] + end - base
             words = ("base offset", base, right[0]), ("leader epoch", epoch, right[1])
             changed = "; ".join(
                 f"{what} {old} is put back to {new}" for what, old, new in words if old != new
             )
-            problems.append(f"{name}: the header of the batch at offset {bases[at]} is damaged: {changed}")
-        expected, before = ends[at], epochs[at]
+            problems.append(
+                f"{name}: the header of the batch at offset {bases[number]} is damaged: {changed}"
+            )
+        expected, before = ends[number], epochs[number]
     kept = _in_order(bases, ends, epochs)
     left_out = sorted(set(range(len(bases))).difference(kept))
     changes |= dict.fromkeys(left_out)
@@ -519,10 +521,10 @@ def _in_order(bases: list[int], ends: list[int], epochs: list[int]) -> list[int]
     """The numbers of the batches that count."""
     kept: list[int] = []
     end = 0
-    for at in longest_series(bases, rises=True):
-        if bases[at] >= end:
-            kept.append(at)
-            end = ends[at]
+    for number in longest_series(bases, rises=True):
+        if bases[number] >= end:
+            kept.append(number)
+            end = ends[number]
     return [kept[at] for at in longest_series([epochs[at] for at in kept])]
 
 
@@ -531,14 +533,18 @@ def _left_out(
 ) -> Iterator[str]:
     """A line for each series of batches that follow each other."""
     first = 0
-    for at, number in enumerate(numbers):
-        if at + 1 < len(numbers) and numbers[at + 1] == number + 1 and bases[number + 1] == ends[number]:
+    for position, number in enumerate(numbers):
+        if (
+            position + 1 < len(numbers)
+            and numbers[position + 1] == number + 1
+            and bases[number + 1] == ends[number]
+        ):
             continue
         begin = numbers[first]
         after = f" after offset {ends[begin - 1] - 1}" if begin else ""
         what = f"{offsets_text(bases[begin], ends[number])} of epoch {epochs[begin]}"
         yield f"{name}: out of place{after}, and left out: {what}"
-        first = at + 1
+        first = position + 1
 
 
 class NodeStream:

@@ -65,11 +65,11 @@ class MergedLog(MetadataLog):
 
     def snapshots(self) -> list[LogPosition]:
         """The snapshots of all nodes, except those taken from records that the other nodes contradict."""
-        found: dict[LogPosition, None] = {}
+        positions: dict[LogPosition, None] = {}
         for log, node in zip(self._logs, self._report.nodes, strict=True):
             limit = None if node.departure is None else node.departure.offset
-            found.update((at, None) for at in log.snapshots() if limit is None or at.offset <= limit)
-        return sorted(found, key=lambda at: (at.offset, at.epoch))
+            positions.update((at, None) for at in log.snapshots() if limit is None or at.offset <= limit)
+        return sorted(positions, key=lambda at: (at.offset, at.epoch))
 
     def snapshot(self, position: LogPosition) -> MetadataLog:
         """The snapshot that ends at `position`, from the first node that has it whole."""

@@ -116,9 +116,9 @@ def require_one_quorum(logs: Sequence[MetadataLog], where: str) -> None:
         if log.identity is not None and log.identity.cluster_id is not None:
             clusters.setdefault(log.identity.cluster_id, []).append(name)
     if len(clusters) > 1:
-        told = ", ".join(f"{cluster} ({', '.join(names)})" for cluster, names in clusters.items())
+        listed = ", ".join(f"{cluster} ({', '.join(names)})" for cluster, names in clusters.items())
         raise InspectError(
-            f"{where} holds nodes of {len(clusters)} clusters: {told}; give those of one cluster"
+            f"{where} holds nodes of {len(clusters)} clusters: {listed}; give those of one cluster"
         )
 
 

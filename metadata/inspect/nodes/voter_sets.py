@@ -40,12 +40,12 @@ class VoterSets:
 
     def undone_from(self, offset: int) -> tuple[str, ...]:
         """The voter sets lost if the log is truncated to `offset`, in words, newest last."""
-        told, before = [], self.at(offset)
-        for place in sorted(self._sets):
-            if place <= offset or place in self._of_snapshots:
+        lines, before = [], self.at(offset)
+        for end_offset in sorted(self._sets):
+            if end_offset <= offset or end_offset in self._of_snapshots:
                 continue
-            changed = changes_text(before or None, self._sets[place])
+            changed = changes_text(before or None, self._sets[end_offset])
             how = f" ({changed})" if changed else ""
-            told.append(f"the voter set {ids_text(self._sets[place])} of offset {place - 1}{how}")
-            before = self._sets[place]
-        return tuple(told)
+            lines.append(f"the voter set {ids_text(self._sets[end_offset])} of offset {end_offset - 1}{how}")
+            before = self._sets[end_offset]
+        return tuple(lines)

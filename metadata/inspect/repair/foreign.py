@@ -175,8 +175,8 @@ def apply_anywhere(engine: Replayer, batch: RecordBatch) -> str | None:
 
 def _witness(segment: _Segment, batch: RecordBatch, refused: set[int]) -> None:
     """Counts records that refer to others, except to those that this segment created itself."""
-    for one in decode_readable(batch):
-        record = one.record
+    for decoded in decode_readable(batch):
+        record = decoded.record
         match record:
             case control.LeaderChangeMessage(voters=voters):
                 segment.voters |= {voter.voter_id for voter in voters}
@@ -186,8 +186,8 @@ def _witness(segment: _Segment, batch: RecordBatch, refused: set[int]) -> None:
                 segment.begun.add(broker_id)
             case _ if isinstance(record, _REFERRING) and _about(record) not in segment.begun:
                 segment.referring += 1
-                if one.offset in refused:
-                    segment.refused.add(one.offset)
+                if decoded.offset in refused:
+                    segment.refused.add(decoded.offset)
             case _:
                 pass
 

@@ -65,12 +65,12 @@ def write_voters(
     StorageError if the disk fails.
     """
     best = ranking.best
-    found = state_at(best.files.log)
-    if found.problems and best.damage is None:
-        raise InspectError(f"{found.problems[0]}; repair that directory first (metaquorum log repair)")
+    state = state_at(best.files.log)
+    if state.problems and best.damage is None:
+        raise InspectError(f"{state.problems[0]}; repair that directory first (metaquorum log repair)")
     last = b""
     if kraft_version:
-        _require_level(found.image)
+        _require_level(state.image)
         last = _voter_set_batch(ranking, voters, now_ms)
     ids = () if kraft_version else tuple(sorted(voter.node_id for voter in voters))
     quorum = QuorumState(epoch=ranking.first_epoch, voters=ids).encode(kraft_version)
@@ -79,7 +79,7 @@ def write_voters(
             cluster_id=cluster_id, node_id=voter.node_id, directory_id=voter.directory_id
         )
         _write_one(best, home, last, quorum, identity)
-    return found.image
+    return state.image
 
 
 def _require_level(image: MetadataImage) -> None:
@@ -138,13 +138,13 @@ def _write_one(best: Survivor, home: str, last: bytes, quorum: bytes, identity: 
 def _copy_segments(best: Survivor, writer: NodeWriter) -> None:
     log = best.files.log
     segment: int | None = None
-    for found in log.batches():
-        if isinstance(found, Damage):
+    for item in log.batches():
+        if isinstance(item, Damage):
             continue  # damage to an index, or followed only by what is past the end
-        if found.header.next_offset > best.end.offset:
+        if item.header.next_offset > best.end.offset:
             break
-        base = parse_segment_name(name_of(found.file))
+        base = parse_segment_name(name_of(item.file))
         if base is not None and base != segment:
             segment = base
             writer.begin_segment(base)
-        writer.append(found)
+        writer.append(item)

@@ -119,21 +119,21 @@ class RepairPass:
         refuse_foreign(self._log)
         self._begin()
         pending: list[Damage] = []
-        for found, mended in repaired_headers(self._log.batches(self._expected or None), self._expected):
-            if isinstance(found, Damage):
-                pending.append(found)
+        for item, mended in repaired_headers(self._log.batches(self._expected or None), self._expected):
+            if isinstance(item, Damage):
+                pending.append(item)
                 continue
-            if found.header.next_offset <= self._expected and found.header.base_offset < report.start_offset:
+            if item.header.next_offset <= self._expected and item.header.base_offset < report.start_offset:
                 pending.clear()  # it is before the snapshot from which the new log continues
                 continue
             end_at = self._request.end_at
-            if end_at is not None and found.header.next_offset > end_at:
-                self._cut(found.header.base_offset, f"ends before offset {end_at}, as requested")
+            if end_at is not None and item.header.next_offset > end_at:
+                self._cut(item.header.base_offset, f"ends before offset {end_at}, as requested")
                 pending.clear()
                 break
             if mended is not None:
-                self._adjust(found, mended, harmless=True)
-            self._take(found, pending)
+                self._adjust(item, mended, harmless=True)
+            self._take(item, pending)
             pending.clear()
         for damage in pending:
             self._cut(self._expected, f"ends at {damage_line(damage)}")
@@ -181,11 +181,11 @@ class RepairPass:
     def _last_hole_end(self) -> int | None:
         """The offset after the last place with lost bytes; None if there is none."""
         expected, found_end = self._log.start_offset, None
-        for found, _ in repaired_headers(self._log.batches(), expected):
-            if isinstance(found, RecordBatch):
-                if found.header.base_offset > expected:
-                    found_end = found.header.base_offset
-                expected = max(expected, found.header.next_offset)
+        for item, _ in repaired_headers(self._log.batches(), expected):
+            if isinstance(item, RecordBatch):
+                if item.header.base_offset > expected:
+                    found_end = item.header.base_offset
+                expected = max(expected, item.header.next_offset)
         return found_end
 
     # --- one batch
@@ -320,15 +320,15 @@ class RepairPass:
     def _replay(self, batch: RecordBatch, out: RecordBatch) -> dict[int, str]:
         """Records that `drop_failing` removes. Raises InspectError for those that only the repair breaks, if
         the request does not include this."""
-        known = {} if self._twin is None else self._apply(self._twin, batch)
+        failed_before = {} if self._twin is None else self._apply(self._twin, batch)
         failing = self._apply(self._engine, out)
         if not failing:
             return {}
         unknown = _unknown_offsets(out)
         broken = {at: why for at, why in failing.items() if at not in unknown}
-        for at in sorted(unknown & failing.keys()):
-            self._report.is_newer(f"{failing[at]}; it is kept, for a newer release to read")
-        caused = [at for at in broken if self._twin is not None and at not in known]
+        for record_offset in sorted(unknown & failing.keys()):
+            self._report.is_newer(f"{failing[record_offset]}; it is kept, for a newer release to read")
+        caused = [at for at in broken if self._twin is not None and at not in failed_before]
         if self._request.drop_failing:
             return broken
         if caused:
@@ -336,8 +336,8 @@ class RepairPass:
                 f"without the removed records, the record at offset {caused[0]} no longer applies "
                 f"({broken[caused[0]]}); add --drop-failing to remove such records too"
             )
-        for at, why in broken.items():
-            self._report.remains(f"{why}; name it with --drop {at}, or --drop-failing")
+        for record_offset, why in broken.items():
+            self._report.remains(f"{why}; name it with --drop {record_offset}, or --drop-failing")
         return {}
 
     # --- the end

@@ -131,24 +131,24 @@ def examine(files: NodeFiles) -> Survivor:
     older = [position for position in log.snapshots() if position.offset <= log.start_offset]
     quorum = quorum_in_snapshot(log.snapshot(older[-1])).without_leader() if older else QuorumView()
     epochs, sets = EpochTable(), VoterSets(log)
-    for found, mended in repaired_headers(log.batches(), log.start_offset):
-        if isinstance(found, Damage):
-            if not found.file.endswith(INDEX_SUFFIXES):
-                damage = damage or found
+    for item, mended in repaired_headers(log.batches(), log.start_offset):
+        if isinstance(item, Damage):
+            if not item.file.endswith(INDEX_SUFFIXES):
+                damage = damage or item
             continue
         if damage is not None:
             break  # what follows lost bytes does not continue the log
-        header = found.header
-        records = decode_batch(found, tolerant=True) if header.is_control else []
+        header = item.header
+        records = decode_batch(item, tolerant=True) if header.is_control else []
         problem = _unelected(header.leader_epoch, epochs.last_epoch, records)
         if mended is not None:
             problem = f"{mended} by a repair"
         if problem is not None:  # no CRC covers the epoch, which would rank this directory
-            damage = _damaged_header(found, problem)
+            damage = _damaged_header(item, problem)
             break
         end, time_ms = LogPosition(header.leader_epoch, header.next_offset), header.max_timestamp_ms
         epochs = epochs.append(header.leader_epoch, header.base_offset)
-        sets.take(found)
+        sets.take(item)
         if records:
             quorum = quorum.after(header.leader_epoch, records)
     newest = log.snapshots()[-1:]
@@ -257,23 +257,23 @@ def _saving(home: str) -> str:
 def _parting(best: Survivor, other: Survivor) -> list[str]:
     """Where `other` has records that the best log lacks (KIP-595's divergence check)."""
     common, end = other.files.log.start_offset, other.end.offset
-    known = other.holding.known.offset
+    committed = other.holding.known.offset
     for epoch, start in reversed(other.epochs.entries):
-        found = best.epochs.end_offset_for(epoch, best.end.offset)
-        if found is None:
+        best_end = best.epochs.end_offset_for(epoch, best.end.offset)
+        if best_end is None:
             return []  # the best log begins later: nothing to compare
-        if found.epoch == epoch:
-            common = min(end, found.offset)
+        if best_end.epoch == epoch:
+            common = min(end, best_end.offset)
             break
         end = start
     if common >= other.end.offset:
         return []
-    if known > common:
+    if committed > common:
         return [
             f"{other.files.home} has {offsets_text(common, other.end.offset)} of epoch {other.end.epoch}"
-            f" that the best log lacks, and those below {known} were committed: a controller's directory was"
-            f" replaced by an older copy or emptied, and the best log's records from offset {common} on were"
-            " written without them; decide which to keep: to keep these, salvage from"
+            f" that the best log lacks, and those below {committed} were committed: a controller's directory"
+            f" was replaced by an older copy or emptied, and the best log's records from offset {common} on"
+            " were written without them; decide which to keep: to keep these, salvage from"
             f" {other.files.home} alone"
         ]
     return [
@@ -286,7 +286,7 @@ def what_is_missing(ranking: Ranking) -> list[str]:
     """What the new quorum may lack, as far as is known, in lines for people."""
     best = ranking.best
     lines = []
-    found, voters = ranking.found_voters, ranking.voters
+    present, voters = ranking.found_voters, ranking.voters
     if not voters:
         lines.append("the old voters are unknown: records after the end may be missing")
     elif ranking.losses:
@@ -294,19 +294,19 @@ def what_is_missing(ranking: Ranking) -> list[str]:
             "see the warnings above: some records that a node knew to be committed are not on all nodes"
         )
     elif ranking.has_majority:
-        whole = len(found) - len(ranking.damaged_voters)
-        how = "" if whole == len(found) else " and whole"
+        whole = len(present) - len(ranking.damaged_voters)
+        how = "" if whole == len(present) else " and whole"
         lines.append(f"no committed record: {whole} of the {len(voters)} voters are here{how}, a majority")
         if best.damage is None:
             lines.append("this quorum can start as it is; salvage only to change the voter set")
-    elif 2 * len(found) > len(voters):
+    elif 2 * len(present) > len(voters):
         damaged = ", ".join(map(str, ranking.damaged_voters))
         lines.append(
             f"anything committed from offset {best.end.offset} on: a majority of the voters is here, but"
             f" what {damaged} held after the damage is unknown"
         )
     else:
-        gone = ", ".join(str(voter) for voter in voters if voter not in found)
+        gone = ", ".join(str(voter) for voter in voters if voter not in present)
         lines.append(
             f"anything committed from offset {best.end.offset} on: voters {gone} are gone, and the "
             f"{len(voters) // 2 + 1} of {len(voters)} voters that commit a record may not have included "

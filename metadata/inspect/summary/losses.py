@@ -20,12 +20,12 @@ def lost_section(
 ) -> Section | None:
     """What some node of `report` (None: the node of this log) knew to be committed and is lost. `time_ms`
     returns the time at an offset."""
-    found = list(_of_one(log, end_offset) if report is None else _of_nodes(report))
-    if not found:
+    lost = list(_of_one(log, end_offset) if report is None else _of_nodes(report))
+    if not lost:
         return None
     rows = [
         Row(offset=offset, time_ms=time_ms(offset), entity="quorum", text=text, severity=CRITICAL)
-        for offset, text in found
+        for offset, text in lost
     ]
     text = f"{len(rows)}: `metaquorum log check` compares the nodes, `metaquorum log salvage` ranks them"
     return Section(name=NAME, text=text, rows=rows, figures={"count": len(rows)})
@@ -38,16 +38,16 @@ def _of_one(log: MetadataLog, end_offset: int) -> Iterator[tuple[int, str]]:
 
 
 def _of_nodes(report: NodesReport) -> Iterator[tuple[int, str]]:
-    told = set()
+    listed = set()
     for node in report.nodes:
         gone = node.departure
         if gone is not None and gone.committed:
-            told.add(node.path)
+            listed.add(node.path)
             knew = f"{node.name} knew {offsets_text(gone.offset, gone.committed)} to be committed"
             yield gone.offset, f"{knew}, {gone.other} has other records there"
     names = {node.path: node.name for node in report.nodes}
     for loss in report.losses:
-        if loss.path in told:
+        if loss.path in listed:
             continue
         if loss.missing == (loss.path,):
             end_offset = next(node.end_offset for node in report.nodes if node.path == loss.path)

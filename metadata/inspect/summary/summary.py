@@ -83,7 +83,7 @@ class Summary:
         if not self._in_range and _reaches(event, self._start):
             self._in_range = True
             self._since = (event.offset - 1, event.time_ms if self._start_ms is None else self._start_ms)
-        place = (event.offset, event.time_ms)
+        moment = (event.offset, event.time_ms)
         if self._in_range:
             self.counts[event.kind] += 1
             self.names_who = self.names_who or event.asked is not None
@@ -96,24 +96,24 @@ class Summary:
             case "election":
                 self._election(event)
             case "leaderless" | "already leaderless":
-                self._leaderless.begin(_partitions(event), place, event.bound)
+                self._leaderless.begin(_partitions(event), moment, event.bound)
             case "leader changed" | "partition changed" | "no longer leaderless":
                 if event.kind != "partition changed" or event.span_ms is not None:
-                    self._leaderless.end(_partitions(event), place, self._since, event.bound)
+                    self._leaderless.end(_partitions(event), moment, self._since, event.bound)
             case "unclean election":
-                self._leaderless.end(_partitions(event), place, self._since, event.bound)
+                self._leaderless.end(_partitions(event), moment, self._since, event.bound)
                 self._unclean(event)
             case "under min isr" | "already under min isr":
-                self._under.begin(_partitions(event), place, event.bound)
+                self._under.begin(_partitions(event), moment, event.bound)
             case "min isr restored" | "no longer under min isr":
-                self._under.end(_partitions(event), place, self._since, event.bound)
+                self._under.end(_partitions(event), moment, self._since, event.bound)
             case "still leaderless":
-                self._leaderless.end(_partitions(event), place, self._since, event.bound, ended=False)
+                self._leaderless.end(_partitions(event), moment, self._since, event.bound, ended=False)
             case "still under min isr":
-                self._under.end(_partitions(event), place, self._since, event.bound, ended=False)
+                self._under.end(_partitions(event), moment, self._since, event.bound, ended=False)
             case "topic deleted":
-                self._leaderless.end_below(event.entity, place, self._since)
-                self._under.end_below(event.entity, place, self._since)
+                self._leaderless.end_below(event.entity, moment, self._since)
+                self._under.end_below(event.entity, moment, self._since)
             case "total outage" | "already no broker":
                 self._outage = self._unsettled = event
             case "total outage ended" | "still no broker":
@@ -123,7 +123,7 @@ class Summary:
             case "directory failed":
                 self._row("directories", event, text=event.text.replace(" left online", " left"))
             case kind if kind.startswith("broker ") or kind in _OF_BROKERS:
-                self._broker(event, place)
+                self._broker(event, moment)
             case kind if "reassign" in kind or kind == "replicas changed":
                 self._reassignment(event)
             case kind if kind in _ROWS:
@@ -184,8 +184,8 @@ class Summary:
         text = f"{leader} leads epoch {event.epoch}"
         if event.span_ms is not None:
             word = word_of(event.rule) if event.rule in CHANGED_LEADER else "last wrote"
-            told = "it last wrote" if before == leader else f"{before or 'the one before'} {word}"
-            text += f", {duration(max(0, event.span_ms))} after {told}"
+            since = "it last wrote" if before == leader else f"{before or 'the one before'} {word}"
+            text += f", {duration(max(0, event.span_ms))} after {since}"
             if self._in_range:
                 self._silence_ms += max(0, event.span_ms)
         self._row("quorum", event, "quorum", text)
@@ -210,13 +210,13 @@ class Summary:
         if event.kind == "still no broker":
             text += ", to the end"
         if self._in_range:
-            place = event if begun is None else begun
+            start = event if begun is None else begun
             row = Row(
-                offset=place.offset,
-                time_ms=place.time_ms,
-                entity=place.entity,
+                offset=start.offset,
+                time_ms=start.time_ms,
+                entity=start.entity,
                 text=text + (f"; {how}" if how else ""),
-                severity=INFO if self._is_planned((place.offset, place.time_ms), None) else CRITICAL,
+                severity=INFO if self._is_planned((start.offset, start.time_ms), None) else CRITICAL,
                 span_ms=lasted,
             )
             self._rows.setdefault("outages", []).append(row)
@@ -225,21 +225,21 @@ class Summary:
         _, _, number = event.entity.partition("/")
         if not number.isdigit():
             return
-        known = self._brokers.setdefault(int(number), BrokerSum())
+        broker_sum = self._brokers.setdefault(int(number), BrokerSum())
         match event.kind:
             case "broker fenced":
-                known.fence(place, event.rule or "broker-restarted", counts=self._in_range)
+                broker_sum.fence(place, event.rule or "broker-restarted", counts=self._in_range)
             case "broker registered" if event.severity == WARNING:
-                known.fence(place, event.rule or "broker-restarted", counts=self._in_range)
+                broker_sum.fence(place, event.rule or "broker-restarted", counts=self._in_range)
             case "already fenced":
-                known.fence(place, "", event.bound, counts=False)
+                broker_sum.fence(place, "", event.bound, counts=False)
             case "broker unfenced" | "broker unregistered" | "no longer fenced":
-                known.close(place, self._since, event.bound)
+                broker_sum.close(place, self._since, event.bound)
             case "slow to return":
                 text = f"broker {number}: unfenced {duration(event.span_ms or 0)} after it registered"
                 self._row("brokers", event, text=text)
             case "still fenced":
-                known.close(place, self._since, event.bound)
+                broker_sum.close(place, self._since, event.bound)
                 if event.severity == WARNING:
                     self._row("brokers", event, text=f"still fenced: {event.text}")
 
@@ -339,11 +339,11 @@ class Summary:
     def _broker_section(self) -> Section:
         rules: Counter[str] = Counter()
         rows = list(self._rows.get("brokers", []))
-        for broker, known in self._brokers.items():
-            for rule, number in known.rules.items():
+        for broker, broker_sum in self._brokers.items():
+            for rule, number in broker_sum.rules.items():
                 rules[word_of(rule)] += number
-            if known.fences or known.longest_ms >= 0:
-                rows.append(_broker_row(broker, known))
+            if broker_sum.fences or broker_sum.longest_ms >= 0:
+                rows.append(_broker_row(broker, broker_sum))
         fences = sum(rules.values())
         touched = sum(known.fences > 0 for known in self._brokers.values())
         text = "none was fenced"
@@ -390,23 +390,25 @@ class Summary:
         still = self._still_moving
         if not self._moved and not still:
             return None
-        told = [f"{number} {what}" for what, number in self._moved.items()]
+        parts = [f"{number} {what}" for what, number in self._moved.items()]
         if still:
-            told.append(f"{len(still)} under way since {min(still.values())}")
+            parts.append(f"{len(still)} under way since {min(still.values())}")
         figures = {**self._moved, "underWay": len(still)}
-        text = ", ".join(told)
+        text = ", ".join(parts)
         return Section(
             name="reassignments", text=text, rows=self._rows.get("reassignments", []), figures=figures
         )
 
     def _change_section(self) -> Section:
-        told = {kind: self.counts[kind] for kind in _CHANGES if self.counts[kind]}
-        words = [f"{count(number, _CHANGES[kind][0])} {_CHANGES[kind][1]}" for kind, number in told.items()]
+        figures = {kind: self.counts[kind] for kind in _CHANGES if self.counts[kind]}
+        words = [
+            f"{count(number, _CHANGES[kind][0])} {_CHANGES[kind][1]}" for kind, number in figures.items()
+        ]
         text = ", ".join(word.strip() for word in words) or "none"
         rows = sorted(self._rows.get("changes", []), key=lambda row: row.entity.startswith("config/"))
         features = [row for row in rows if not row.entity.startswith("config/")]
         settings = [row for row in rows if row.entity.startswith("config/")]
-        return Section(name="changes", text=text, rows=features[::-1] + settings[::-1], figures=told)
+        return Section(name="changes", text=text, rows=features[::-1] + settings[::-1], figures=figures)
 
 
 def _removed(event: TimelineEvent) -> str | None:

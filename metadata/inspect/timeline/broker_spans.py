@@ -99,22 +99,22 @@ class BrokerSpans:
         that can only have ended among lost records."""
         for event in events:
             _, _, number = event.entity.partition("/")
-            broker, place = int(number), (event.offset, time_ms)
-            found = self.fenced.get(broker)
+            broker, moment = int(number), (event.offset, time_ms)
+            fence = self.fenced.get(broker)
             match event.kind:
                 case "broker fenced" | "broker registered":
                     is_new = event.kind == "broker fenced" or event.severity == "warning"
-                    if found is not None and is_new:
-                        yield _no_longer(broker, found.since, place)
-                        found = None
-                    if found is None:
-                        since = OpenSpan(*place, EXACT if is_new else LEAST)
-                        found = self.fenced[broker] = _Fenced(
+                    if fence is not None and is_new:
+                        yield _no_longer(broker, fence.since, moment)
+                        fence = None
+                    if fence is None:
+                        since = OpenSpan(*moment, EXACT if is_new else LEAST)
+                        fence = self.fenced[broker] = _Fenced(
                             since, event.rule if event.kind == "broker fenced" else None
                         )
                     if event.kind == "broker registered":
-                        found.registered = found.registered or place
-                        found.registrations += 1
+                        fence.registered = fence.registered or moment
+                        fence.registrations += 1
                 case "broker unfenced" | "broker unregistered":
                     self.fenced.pop(broker, None)
 
@@ -173,22 +173,22 @@ class BrokerSpans:
             )
 
     def _step(self, step: BrokerStep, now_ms: int, rule: str | None) -> Iterator[Grouped]:
-        broker, place = step.broker_id, (step.offset, now_ms)
+        broker, moment = step.broker_id, (step.offset, now_ms)
         if step.after is None:
             self.fenced.pop(broker, None)
             self.unfenced.discard(broker)
             return
         if not step.after.fenced:
             self.unfenced.add(broker)
-            found = self.fenced.pop(broker, None)
-            if found is not None:
-                yield from self._returned(step, found, now_ms)
+            fence = self.fenced.pop(broker, None)
+            if fence is not None:
+                yield from self._returned(step, fence, now_ms)
             return
         self.unfenced.discard(broker)
-        found = self.fenced.setdefault(broker, _Fenced(OpenSpan(*place), rule))
+        fence = self.fenced.setdefault(broker, _Fenced(OpenSpan(*moment), rule))
         if step.is_registration:
-            found.registered = found.registered or place
-            found.registrations += 1
+            fence.registered = fence.registered or moment
+            fence.registrations += 1
 
     def _returned(self, step: BrokerStep, found: _Fenced, now_ms: int) -> Iterator[Grouped]:
         if found.registered is None or now_ms - found.registered[1] <= LONG_RETURN_MS:
@@ -219,23 +219,23 @@ class BrokerSpans:
                 span_ms=lasted,
                 bound=bound,
             )
-        for broker, found in sorted(self.fenced.items()):
-            lasted, bound = time_ms - found.since.time_ms, found.since.bound
+        for broker, fence in sorted(self.fenced.items()):
+            lasted, bound = time_ms - fence.since.time_ms, fence.since.bound
             entity = f"broker/{broker}"
-            text = f"broker {broker} for {_long(lasted, found.since)}"
-            unclear = found.rule == "stopped-or-silent" and lasted <= LONG_RETURN_MS
-            severity = "info" if unclear or is_orderly(found.rule) else "warning"
-            if found.registered is not None:
-                waited = time_ms - found.registered[1]
+            text = f"broker {broker} for {_long(lasted, fence.since)}"
+            unclear = fence.rule == "stopped-or-silent" and lasted <= LONG_RETURN_MS
+            severity = "info" if unclear or is_orderly(fence.rule) else "warning"
+            if fence.registered is not None:
+                waited = time_ms - fence.registered[1]
                 severity = "warning" if waited > LONG_RETURN_MS else "info"
-                text += f"; it registered {duration(waited)} ago, at {found.registered[0]}"
+                text += f"; it registered {duration(waited)} ago, at {fence.registered[0]}"
             yield Grouped(
                 offset,
                 "still fenced",
                 entity,
                 text,
                 severity,
-                found.rule,
+                fence.rule,
                 (entity,),
                 span_ms=lasted,
                 bound=bound,

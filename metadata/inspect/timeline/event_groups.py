@@ -258,16 +258,16 @@ def _isr_of(steps: list[PartitionStep]) -> str:
 
 def reassignment_events(batch: BatchChanges) -> Iterator[Grouped]:
     """Reassignments begun, changed, completed or cancelled, and replica lists that changed at once."""
-    found: dict[str, list[PartitionStep]] = {}
+    steps_by_text: dict[str, list[PartitionStep]] = {}
     for step in batch.partitions:
         if step.before is None or step.after is None:
             continue
         rule = reassignment(step.before, step.after)
         if rule is not None:
-            found.setdefault(rule, []).append(step)
+            steps_by_text.setdefault(rule, []).append(step)
         if step.before.leader_recovery_state > step.after.leader_recovery_state:
-            found.setdefault("recovery-finished", []).append(step)
-    for rule, steps in found.items():
+            steps_by_text.setdefault("recovery-finished", []).append(step)
+    for rule, steps in steps_by_text.items():
         kind, severity = _REASSIGNMENTS.get(rule, "recovery finished"), severity_of(CHANGES, rule, "info")
         text = listed([step.name for step in steps])
         first = steps[0]
@@ -286,15 +286,15 @@ def reassignment_events(batch: BatchChanges) -> Iterator[Grouped]:
 
 def directory_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> Iterator[Grouped]:
     """Replicas whose log directory became known or changed."""
-    found: dict[tuple[str, int | None], list[PartitionStep]] = {}
+    steps_by_event: dict[tuple[str, int | None], list[PartitionStep]] = {}
     for step in batch.partitions:
         # The removal of a replica from the ISR may have such a rule too; the directory's own cause is the
         # last one.
         own = {cause.broker_id: cause.rule for cause in causes.get(step.offset, ()) if cause.rule in _PLACES}
         for broker, rule in own.items():
             if _is_moved(step, broker):
-                found.setdefault((rule, broker), []).append(step)
-    for (rule, broker), steps in found.items():
+                steps_by_event.setdefault((rule, broker), []).append(step)
+    for (rule, broker), steps in steps_by_event.items():
         kind, verb = _PLACES[rule]
         text = f"broker {broker} {verb} {listed([step.name for step in steps])}"
         severity = severity_of(MOVES, rule, "info")
@@ -311,11 +311,11 @@ def _is_moved(step: PartitionStep, broker: int | None) -> bool:
 
 def cleared_events(batch: BatchChanges) -> Iterator[Grouped]:
     """Partitions whose eligible leaders a ClearElrRecord removed."""
-    found: dict[int, list[PartitionStep]] = {}
+    steps_by_broker: dict[int, list[PartitionStep]] = {}
     for step in batch.partitions:
         if isinstance(step.record, r.ClearElrRecord):
-            found.setdefault(step.offset, []).append(step)
-    for offset, steps in found.items():
+            steps_by_broker.setdefault(step.offset, []).append(step)
+    for offset, steps in steps_by_broker.items():
         text, paths = listed([step.name for step in steps]), _paths(steps)
         yield Grouped(offset, "eligible leaders cleared", paths[0], text, "info", None, paths)
 
@@ -382,14 +382,14 @@ def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
     """Registered, fenced, unfenced, shutting down, unregistered, and changes of its log directories."""
     node, was = step.broker_id, broker_word(step)
 
-    def told(kind: str, text: str, severity: str = "info", rule: str | None = None) -> Grouped:
+    def event(kind: str, text: str, severity: str = "info", rule: str | None = None) -> Grouped:
         entity = f"broker/{node}"
         return Grouped(step.offset, kind, entity, text, severity, rule, (entity,))
 
     causes = broker_causes(step, scene)
     rules = [cause.rule for cause in causes]
     if step.after is None:
-        yield told("broker unregistered", f"broker {node}", rule=rules[0])
+        yield event("broker unregistered", f"broker {node}", rule=rules[0])
         return
     if step.is_registration:
         again = " again" if step.before is not None else ""
@@ -397,24 +397,24 @@ def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
         severity = INFO
         if step.was_fenced:
             text, severity = f"{text} (was unfenced)", severity_of(BROKERS, rules[0], INFO)
-        yield told("broker registered", text, severity, rules[0])
+        yield event("broker registered", text, severity, rules[0])
         return
     if step.was_fenced:
         text = f"broker {node} (was {was})"
         if not causes[0].certain:
             text += f"; {causes[0].doubt or 'the log does not show why'}"
-        fenced = told("broker fenced", text, severity_of(FENCES, rules[0], INFO), rules[0])
+        fenced = event("broker fenced", text, severity_of(FENCES, rules[0], INFO), rules[0])
         yield fenced._replace(is_doubtful=not causes[0].certain)
     if step.was_unfenced:
-        yield told("broker unfenced", f"broker {node} (was {was})", rule="caught-up")
+        yield event("broker unfenced", f"broker {node} (was {was})", rule="caught-up")
     if step.began_shutdown:
-        yield told("broker in controlled shutdown", f"broker {node} (was {was})", rule="controlled-shutdown")
+        yield event("broker in controlled shutdown", f"broker {node} (was {was})", rule="controlled-shutdown")
     if step.lost_directories:
         severity = severity_of(STATES, "directory-failed", INFO)
-        yield told("directory failed", _directories_lost(step, scene), severity, "directory-failed")
+        yield event("directory failed", _directories_lost(step, scene), severity, "directory-failed")
     elif step.before is not None and step.after.directories != step.before.directories:
         text = f"broker {node} has {count(len(step.after.directories), 'log directory')} online"
-        yield told("directories changed", text)
+        yield event("directories changed", text)
 
 
 def _directories_lost(step: BrokerStep, scene: Scene) -> str:
@@ -501,21 +501,21 @@ class QuorumEvents:
         if changed:
             text += f": {changed}"
         elif before is not None and not was_static:
-            return _told(offset, "voters repeated", f"{text}, as before", severity=DETAIL)
+            return _of_quorum(offset, "voters repeated", f"{text}, as before", severity=DETAIL)
         affected = set(voter_ids(before or ())) ^ set(voter_ids(record.voters))
         entities = tuple(f"controller/{one}" for one in sorted(affected))
-        return _told(offset, "voters changed", text, entities=entities)
+        return _of_quorum(offset, "voters changed", text, entities=entities)
 
     def kraft_version(self, offset: int, record: control.KRaftVersionRecord) -> Grouped:
         """A leader writes kraft.version again, too."""
         before, self._kraft_version = self._kraft_version, record.kraft_version
         severity = DETAIL if before == record.kraft_version else INFO
-        return _told(
+        return _of_quorum(
             offset, "feature", f"kraft.version is at level {record.kraft_version}", severity=severity
         )
 
 
-def _told(
+def _of_quorum(
     offset: int, kind: str, text: str, *, severity: str = INFO, entities: tuple[str, ...] = ()
 ) -> Grouped:
     return Grouped(offset, kind, "quorum", text, severity, None, entities)

@@ -59,11 +59,11 @@ def still_open(
 ) -> Iterator[Grouped]:
     """Spans open at the end of the log, which is at `offset` and `time_ms`, with this image, if it is
     known. A reassignment to brokers that are gone or fenced does not end by itself."""
-    for kind, found in spans.kinds().items():
-        if found:
-            missing = "" if image is None or kind != "reassigning" else _missing_brokers(image, found)
-            which, paths = _which(found, spans.named)
-            oldest = min(found.values())
+    for kind, open_spans in spans.kinds().items():
+        if open_spans:
+            missing = "" if image is None or kind != "reassigning" else _missing_brokers(image, open_spans)
+            which, paths = _which(open_spans, spans.named)
+            oldest = min(open_spans.values())
             lasted = time_ms - oldest.time_ms
             since = f"{oldest.bound}{duration(lasted)}, since {oldest.offset}{oldest.or_before}"
             yield Grouped(

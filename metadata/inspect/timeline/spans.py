@@ -170,20 +170,20 @@ class PartitionSpans:
 
     def batch(self, batch: BatchChanges) -> SpanChanges:
         """Updates the spans with one batch."""
-        found = SpanChanges(time_ms=batch.time_ms)
+        changes = SpanChanges(time_ms=batch.time_ms)
         last: dict[PartitionKey, PartitionStep] = {}
         for step in batch.partitions:
             key = step.key
             last[key] = step
-            self._leader(step, key, batch.time_ms, found)
+            self._leader(step, key, batch.time_ms, changes)
             if step.after is not None and (step.after.adding or step.after.removing):
                 self.moving.setdefault(key, OpenSpan(step.offset, batch.time_ms))
             else:
                 self.moving.pop(key, None)
         for key, step in last.items():
-            self._min_isr(step, key, batch.time_ms, found)
-        self._settings(batch, last, found)
-        return found
+            self._min_isr(step, key, batch.time_ms, changes)
+        self._settings(batch, last, changes)
+        return changes
 
     def _leader(self, step: PartitionStep, key: PartitionKey, now_ms: int, found: SpanChanges) -> None:
         if step.after is not None and step.after.leader == NO_LEADER:
@@ -207,14 +207,14 @@ class PartitionSpans:
             if key != MIN_INSYNC_REPLICAS or old == new:
                 continue
             for info in self._affected(resource):
-                place = (info.topic_id, info.index)
-                if place in done:
+                partition_key = (info.topic_id, info.index)
+                if partition_key in done:
                     continue
                 name = self._feed.topic_name(info.topic_id) or uuid_to_text(info.topic_id)
                 step = PartitionStep(
                     offset=offset, record=None, topic=name, index=info.index, before=info, after=info
                 )
-                self._min_isr(step, place, batch.time_ms, found)
+                self._min_isr(step, partition_key, batch.time_ms, found)
 
     def _affected(self, resource: ConfigResource) -> Iterable[PartitionInfo]:
         if resource == ConfigResource(BROKER_RESOURCE, ""):

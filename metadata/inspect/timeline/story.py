@@ -168,13 +168,13 @@ def is_before(event: TimelineEvent, start: Point) -> bool:
 
 def _snapshot_before(log: MetadataLog, start: Point) -> int | None:
     """The end of the newest snapshot at or before a place; None if there is none."""
-    known = known_from(log)
-    if known is None or log.is_checkpoint or not log.snapshots():
+    known_start = known_from(log)
+    if known_start is None or log.is_checkpoint or not log.snapshots():
         return None
     limit = start.offset
     if start.time_ms is not None:  # the clock is steady, or `settle` had made it an offset
         limit = clock_of(log).place(start.time_ms, first=True)[0].offset
-    fitting = [at.offset for at in log.snapshots() if known <= at.offset <= (limit or 0)]
+    fitting = [at.offset for at in log.snapshots() if known_start <= at.offset <= (limit or 0)]
     return fitting[-1] if fitting else None
 
 
@@ -260,7 +260,7 @@ class Story:
                 found = known_state(self._log, item.offset)
                 yield from self._noted(timeline, timeline.learn(found.image, found.quorum))
             else:
-                yield from self._told(timeline, reader, item)
+                yield from self._events_of(timeline, reader, item)
         if reader.past is not None:
             self._seen.take(reader.past)
         if is_alone:
@@ -273,7 +273,7 @@ class Story:
             self._seen.on_counts(timeline.span_counts())
         return events
 
-    def _told(
+    def _events_of(
         self,
         timeline: Timeline,
         reader: HistoryReader,
@@ -289,8 +289,8 @@ class Story:
             case LostRecords():
                 yield from self._lost(timeline, item)
             case RunPart():
-                for told in timeline.part(item):
-                    yield from self._noted(timeline, told)
+                for events in timeline.part(item):
+                    yield from self._noted(timeline, events)
                 self._seen.pass_over(item)
             case RecordBatch() | ReadBatch():
                 self._seen.take(item.header if isinstance(item, RecordBatch) else item.batch.header)
@@ -321,21 +321,21 @@ class Story:
         clock = None if log.is_checkpoint else partial(clock_of, log)
         begun = None if start is None else _snapshot_before(log, start)
         if begun is not None:
-            found = with_quorum(log, known_state(log, begun))
-            quorum, at_start = found.quorum, found.image
-            seen, place = self._seen, at_start.provenance
-            seen.first_ms = seen.last_ms = place.timestamp_ms
-            seen.end_offset = place.offset
+            state = with_quorum(log, known_state(log, begun))
+            quorum, at_start = state.quorum, state.image
+            seen, provenance = self._seen, at_start.provenance
+            seen.first_ms = seen.last_ms = provenance.timestamp_ms
+            seen.end_offset = provenance.offset
             if seen.on_begin is not None:
                 seen.on_begin(quorum)
             timeline = make(at_start, quorum=quorum, clock=clock)
-            self._note_before(timeline, place.timestamp_ms, begun)
+            self._note_before(timeline, provenance.timestamp_ms, begun)
             return timeline, begun
         if known_from(log) == base:
             if log.is_checkpoint:
                 return make(None, clock=clock), base
-            found = state_at(log, Point(offset=base), past_corruption=True)
-            image, quorum = on_clock(log, found.image) if base else None, found.quorum
+            state = state_at(log, Point(offset=base), past_corruption=True)
+            image, quorum = on_clock(log, state.image) if base else None, state.quorum
             return make(image, quorum=quorum, clock=clock), base
         image, names = nothing_known(base).image, log.namer().names()
         return make(image, is_known=False, names=names, clock=clock), base

@@ -59,16 +59,16 @@ class TimeEvents:
         theirs, and `first_no_op` is the first of them that has a NoOpRecord."""
         before = np.append(np.int64(-1 if self._last_ms is None else self._last_ms), times[:-1])
         step = times - before
-        known = (before >= 0) & (times >= 0)
-        gaps = known & (step > self._gap_ms)
+        both_known = (before >= 0) & (times >= 0)
+        gaps = both_known & (step > self._gap_ms)
         if not self._idle_records:
             gaps[: len(times) if first_no_op is None else first_no_op + 1] = False
         offsets, epochs = run.offsets.tolist(), run.epochs()
-        found = [
+        events = [
             (at, _gap(offsets[at], int(step[at]), _paused(int(epochs[at]))))
             if gaps[at]
             else (at, _ran_backwards(offsets[at], -int(step[at])))
-            for at in np.flatnonzero(gaps | (known & (step < 0))).tolist()
+            for at in np.flatnonzero(gaps | (both_known & (step < 0))).tolist()
         ]
         self._idle_records = self._idle_records or first_no_op is not None
         moved = (times != run.timestamps_ms())[-2:].any() or (len(times) == 1 and self._is_moved)
@@ -76,7 +76,7 @@ class TimeEvents:
         self._last_ms = int(times[-1])
         self.silence_ms = _silence_ms(last_ms, self._last_ms, bool(moved))
         self._is_moved = bool(times[-1] != run.timestamps_ms()[-1])
-        return found
+        return events
 
 
 def _silence_ms(last: int | None, now: int, is_moved: bool) -> int | None:

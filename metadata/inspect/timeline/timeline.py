@@ -107,7 +107,7 @@ class Timeline:
         place = None if image is None else image.provenance
         self._begin = (0, 0, 0) if place is None else (place.offset, place.epoch, place.timestamp_ms)
         self._end = (0, 0, 0)
-        self._told: list[TimelineEvent] = []
+        self._events: list[TimelineEvent] = []
         self._held: HeldEvents[TimelineEvent] = HeldEvents()
         self._transaction: HeldTransaction[TimelineEvent] = HeldTransaction()
         self._suspects: dict[TimelineEvent, int] = {}
@@ -139,23 +139,23 @@ class Timeline:
         if quorum is not None:
             self._quorum.learn(quorum)
         provenance = image.provenance
-        place = (provenance.offset, max(provenance.timestamp_ms, self._end[2]))
+        position = (provenance.offset, max(provenance.timestamp_ms, self._end[2]))
         self._spans.leaderless |= self._unknown_state.leaderless
-        self._spans.learn(place)
-        self._brokers.learn(image, place)
+        self._spans.learn(position)
+        self._brokers.learn(image, position)
         if provenance.offset > self._end[0]:
-            self._end = (provenance.offset, provenance.epoch, place[1])
-        return self.already((provenance.offset, provenance.epoch, place[1]))
+            self._end = (provenance.offset, provenance.epoch, position[1])
+        return self.already((provenance.offset, provenance.epoch, position[1]))
 
     def already(self, place: tuple[int, int, int] | None = None) -> list[TimelineEvent]:
         """Events for what the last snapshot shows, without a record of it."""
         offset, epoch, time_ms = place or self._begin
-        told, self._told = self._held.rest(), []
+        final, self._events = self._held.rest(), []
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
         self._stamp_ms = time_ms
         self._add_grouped(learned_events(self._spans, (offset, time_ms)))
         self._add_grouped(self._brokers.learned)
-        return [*self._shown_of(told), *self._told]
+        return [*self._shown_of(final), *self._events]
 
     def lose(self, offset: int, ends_behind: Callable[[], bool]) -> list[TimelineEvent]:
         """Records from `offset` on are lost: the leader and the time of the last write are unknown. An open
@@ -164,14 +164,14 @@ class Timeline:
         self._times.lose()
         self._spans.lose()
         self._brokers.lose()
-        self._told = []
+        self._events = []
         if self._transaction.begun is not None and not ends_behind():
-            self._tell(
+            self._add_event(
                 offset, "transaction unclear", "transaction", self._transaction.unclear, severity=WARNING
             )
             self._transaction.end(offset, takes_effect=True)
             self._feed.batch(-1, -1, [(offset, r.EndTransactionRecord())])
-            return [*self._held.rest(), *self._shown_of(self._transaction.through(self._told))]
+            return [*self._held.rest(), *self._shown_of(self._transaction.through(self._events))]
         return []
 
     def forget(self) -> None:
@@ -181,7 +181,7 @@ class Timeline:
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
         """Events of one batch, by offset: `records` are (offset, decoded record)."""
-        self._told = []
+        self._events = []
         listed = list(records)
         stamp_ms, time_ms = time_ms, self._clock.time_ms(listed[0][0], time_ms) if listed else time_ms
         changes = self._batch = self._feed.batch(epoch, time_ms, listed)
@@ -214,7 +214,7 @@ class Timeline:
         if changes is None:
             return None
         self._spans.forget_settings()
-        self._told = []
+        self._events = []
         stamp_ms = changes.time_ms
         changes.time_ms = self._clock.time_ms(changes.base_offset, stamp_ms)
         self._batch = changes
@@ -245,7 +245,7 @@ class Timeline:
             for changes in self._feed.changed(part, wanted, lambda offset, _: time_of[offset]):
                 while gaps and gaps[0][1].offset < changes.base_offset:
                     yield self._gap(run, times, *gaps.popleft())
-                self._told, self._batch = [], changes
+                self._events, self._batch = [], changes
                 self._stamp_ms = stamp_of[changes.base_offset]
                 if gaps and gaps[0][1].offset == changes.base_offset:
                     self._add_grouped((gaps.popleft()[1],))
@@ -254,7 +254,7 @@ class Timeline:
                     self._broker_steps(changes, scene)
                 self._partitions(scene)
                 self._add_grouped(groups.refused_events(changes))
-                if self._told or changes.brokers:
+                if self._events or changes.brokers:
                     yield self._through()
         else:
             self._feed.pass_over(part)
@@ -270,7 +270,7 @@ class Timeline:
         changes = BatchChanges(
             base_offset=header.base_offset, epoch=header.leader_epoch, time_ms=int(times[number]), asked=asked
         )
-        self._told, self._batch, self._stamp_ms = [], changes, header.max_timestamp_ms
+        self._events, self._batch, self._stamp_ms = [], changes, header.max_timestamp_ms
         self._add_grouped((event,))
         return self._through()
 
@@ -296,11 +296,11 @@ class Timeline:
     def _through(self) -> list[TimelineEvent]:
         """The batch's events by offset, and earlier ones that need not wait any longer."""
         suspects, self._suspects = self._suspects, {}
-        told = self._transaction.through(sorted(self._told, key=lambda event: event.offset))
-        return self._shown_of(self._held.through(told, suspects, self._batch))
+        ordered = self._transaction.through(sorted(self._events, key=lambda event: event.offset))
+        return self._shown_of(self._held.through(ordered, suspects, self._batch))
 
-    def _shown_of(self, told: list[TimelineEvent]) -> list[TimelineEvent]:
-        return [event for event in told if event.severity in self._shown]
+    def _shown_of(self, events: list[TimelineEvent]) -> list[TimelineEvent]:
+        return [event for event in events if event.severity in self._shown]
 
     @property
     def holds_back(self) -> bool:
@@ -313,12 +313,12 @@ class Timeline:
 
     def finish(self) -> list[TimelineEvent]:
         """Events for what is still open at the end of the log."""
-        self._told = self._shown_of([*self._held.rest(), *self._transaction.rest()])
+        self._events = self._shown_of([*self._held.rest(), *self._transaction.rest()])
         offset, epoch, time_ms = max(self._end, self._begin)
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
         self._stamp_ms = time_ms
         if self._transaction.begun is not None:
-            self._tell(offset, "transaction still open", "transaction", self._transaction.still_open)
+            self._add_event(offset, "transaction still open", "transaction", self._transaction.still_open)
             self._feed.learn(self._feed.replayed().image)
             self._take_back()
         if not self._feed.is_known:
@@ -327,9 +327,9 @@ class Timeline:
         image = self._feed.replayed().image if self._feed.is_known else None
         self._add_grouped(still_open(self._spans, offset, time_ms, image))
         self._add_grouped(self._brokers.finish(offset, time_ms))
-        return self._told
+        return self._events
 
-    def _tell(
+    def _add_event(
         self,
         offset: int,
         kind: str,
@@ -344,7 +344,7 @@ class Timeline:
     ) -> None:
         if severity not in self._shown:
             return
-        self._told.append(
+        self._events.append(
             TimelineEvent(
                 offset=offset,
                 epoch=self._batch.epoch,
@@ -364,7 +364,7 @@ class Timeline:
 
     def _add_grouped(self, events: Iterable[groups.Grouped]) -> None:
         for event in events:
-            self._tell(
+            self._add_event(
                 event.offset,
                 event.kind,
                 event.entity,
@@ -377,9 +377,9 @@ class Timeline:
             )
 
     def _add_alone(self, events: Iterable[groups.Grouped]) -> None:
-        told = list(events)
-        of_brokers = [event for event in told if event.kind.startswith("broker ")]
-        self._add_grouped((*self._brokers.alone(of_brokers, self._batch.time_ms), *told))
+        listed = list(events)
+        of_brokers = [event for event in listed if event.kind.startswith("broker ")]
+        self._add_grouped((*self._brokers.alone(of_brokers, self._batch.time_ms), *listed))
 
     def _note_time(self, changes: BatchChanges, stamp_ms: int) -> None:
         self._stamp_ms = stamp_ms
@@ -390,9 +390,9 @@ class Timeline:
             for step in changes.brokers:
                 self._add_alone(self._unknown_state.known_again(step, broker_events(step, scene)))
             return  # whether other brokers are unfenced is unknown
-        told = [event for step in changes.brokers for event in broker_events(step, scene)]
-        fences = {event.offset: event for event in told if event.kind == "broker fenced"}
-        self._add_grouped((*told, *self._brokers.batch(changes, fences)))
+        events = [event for step in changes.brokers for event in broker_events(step, scene)]
+        fences = {event.offset: event for event in events if event.kind == "broker fenced"}
+        self._add_grouped((*events, *self._brokers.batch(changes, fences)))
 
     def _partitions(self, scene: Scene) -> None:
         is_early = self._is_early(scene.batch)
@@ -423,7 +423,7 @@ class Timeline:
         for event in events:
             self._add_grouped((event,))
             if event.suspect is not None and scene.batch.is_slice and event.severity in self._shown:
-                self._suspects[self._told[-1]] = event.suspect
+                self._suspects[self._events[-1]] = event.suspect
 
     def _single(self, offset: int, record: object) -> None:
         if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord | r.ClearElrRecord):
@@ -435,34 +435,34 @@ class Timeline:
                 self._add_grouped([self._of_quorum(offset, record)])
             case r.FeatureLevelRecord(name=name, feature_level=level):
                 release = f" ({metadata_version_name(level)})" if name == "metadata.version" else ""
-                self._tell(offset, "feature", entity, f"{name} is at level {level}{release}")
+                self._add_event(offset, "feature", entity, f"{name} is at level {level}{release}")
             case r.ControllerRecord() | r.UnregisterControllerRecord():
                 self._controller(offset, record)
             case r.BeginTransactionRecord(name=named):
                 self._transaction.begin(offset, named or "no name")
-                self._tell(offset, "transaction begun", entity, named or "no name", severity=DETAIL)
+                self._add_event(offset, "transaction begun", entity, named or "no name", severity=DETAIL)
             case r.EndTransactionRecord():
                 self._transaction.end(offset, takes_effect=True)
                 text = "its records take effect now"
-                self._tell(offset, "transaction ended", entity, text, severity=DETAIL)
+                self._add_event(offset, "transaction ended", entity, text, severity=DETAIL)
             case r.AbortTransactionRecord(reason=reason):
                 self._transaction.end(offset, takes_effect=False)
                 self._take_back()
                 text = f"{reason or 'no reason given'}; its records have no effect"
-                self._tell(offset, "transaction aborted", entity, text, severity=WARNING)
+                self._add_event(offset, "transaction aborted", entity, text, severity=WARNING)
             case r.UnknownRecord(api_key=number, version=version):
                 text = f"record type {number} version {version}"
-                self._tell(offset, "unknown record", "quorum", text, severity=WARNING)
+                self._add_event(offset, "unknown record", "quorum", text, severity=WARNING)
             case control.UnknownControlRecord(control_type=number):
                 text = f"control record type {number}"
-                self._tell(offset, "unknown record", "quorum", text, severity=WARNING)
+                self._add_event(offset, "unknown record", "quorum", text, severity=WARNING)
             case _:
-                told = groups.security_event(record, entity, self._batch.found.get(offset))
-                if told is not None:
-                    kind, text, severity = told
+                security = groups.security_event(record, entity, self._batch.found.get(offset))
+                if security is not None:
+                    kind, text, severity = security
                     if offset in self._batch.idle:
                         text, severity = f"{text}, which changed nothing", DETAIL
-                    self._tell(offset, kind, entity, text, severity=severity, entities=names)
+                    self._add_event(offset, kind, entity, text, severity=severity, entities=names)
 
     def _controller(self, offset: int, record: r.ControllerRecord | r.UnregisterControllerRecord) -> None:
         verb = "registered" if isinstance(record, r.ControllerRecord) else "unregistered"
@@ -470,7 +470,7 @@ class Timeline:
         is_new = cause.rule == controller_restarted.name
         text = f"controller {record.controller_id}" + ", a new process" * is_new
         entity = f"controller/{record.controller_id}"
-        self._tell(offset, f"controller {verb}", entity, text, rule=cause.rule if is_new else None)
+        self._add_event(offset, f"controller {verb}", entity, text, rule=cause.rule if is_new else None)
 
     def _take_back(self) -> None:
         """Resets the spans to the visible state, without the records of a transaction."""
@@ -511,22 +511,22 @@ def may_show(
     if "detail" in shown:
         return np.full(len(versions.rows), WANTED, dtype=np.int8)
     led = before[LEADER] != after[LEADER]
-    found: Bools = led & ((before[LEADER] == NO_LEADER) | (after[LEADER] == NO_LEADER))
-    found |= _under_min(before, after, least_isr)
+    is_shown: Bools = led & ((before[LEADER] == NO_LEADER) | (after[LEADER] == NO_LEADER))
+    is_shown |= _under_min(before, after, least_isr)
     isr = versions.chunk(after).isr_start
     outside = (after[N_ISR] == 1) & ~(before[isr:] == after[LEADER]).any(axis=0)
-    found |= led & (outside | (after[FLAGS] & ~before[FLAGS] & RECOVERING_FLAG != 0))  # possibly unclean
+    is_shown |= led & (outside | (after[FLAGS] & ~before[FLAGS] & RECOVERING_FLAG != 0))  # possibly unclean
     if shown <= {"critical"}:
-        return found.astype(np.int8) * WANTED
+        return is_shown.astype(np.int8) * WANTED
     if "info" in shown and moves:
-        found |= led
-    found |= before[FLAGS] != after[FLAGS]
+        is_shown |= led
+    is_shown |= before[FLAGS] != after[FLAGS]
     directories = slice(LISTS + versions.replica_width, isr)
-    found |= (before[directories] != after[directories]).any(axis=0)
-    left: Bools = np.zeros_like(found)
+    is_shown |= (before[directories] != after[directories]).any(axis=0)
+    left: Bools = np.zeros_like(is_shown)
     for member in before[isr:]:
         left |= (member != PADDING) & ~(after[isr:] == member).any(axis=0)
-    levels = np.where(found, WANTED, left.astype(np.int8) * IF_ACTIVE).astype(np.int8)
+    levels = np.where(is_shown, WANTED, left.astype(np.int8) * IF_ACTIVE).astype(np.int8)
     if "info" in shown and not moves:
         levels[led & (levels != WANTED)] |= IF_ASKED
     return levels

@@ -12,7 +12,7 @@ from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
 from metaquorum.metadata.records.types import BeginTransactionRecord
 
 
-class Told(Protocol):
+class HeldBack(Protocol):
     """What an event provides."""
 
     @property
@@ -23,7 +23,7 @@ class Told(Protocol):
     def entity(self) -> str: ...
 
 
-E = TypeVar("E", bound=Told)
+E = TypeVar("E", bound=HeldBack)
 
 OF_THE_LOG = ("quorum", "transaction")
 """Entities of events that are about the log and not about the cluster; elections are, too."""
@@ -58,14 +58,14 @@ class HeldTransaction(Generic[E]):
             f"{self._name}, since {self.begun}; its end is lost: whether later events took effect is unknown"
         )
 
-    def through(self, told: list[E]) -> list[E]:
-        """`told` is ordered by offset, and so is the result."""
+    def through(self, events: list[E]) -> list[E]:
+        """`events` is ordered by offset, and so is the result."""
         marks, self._marks = self._marks, []
         if self.begun is None and not marks and not self._held:
-            return told
+            return events
         is_open = (self.begun is not None) if not marks else marks[0][1] is not None
         happened: list[E] = []
-        for event in told:
+        for event in events:
             while marks and marks[0][0] <= event.offset:
                 is_open = self._pass(marks.pop(0), happened)
             (self._held if is_open else happened).append(event)

@@ -40,11 +40,11 @@ class UnknownState:
         """The broker's state according to an earlier record: fenced, unfenced, ..., or UNKNOWN."""
         return self._words.get(broker_id, UNKNOWN)
 
-    def known_again(self, step: BrokerStep, told: Iterator[Grouped]) -> Iterator[Grouped]:
+    def known_again(self, step: BrokerStep, events: Iterator[Grouped]) -> Iterator[Grouped]:
         """The events of a broker that is known from here on: a registration says so if an earlier record
         was about the broker."""
         word = self.word(step.broker_id)
-        for event in told:
+        for event in events:
             if step.before is not None or not step.is_registration or word == UNKNOWN or step.after is None:
                 yield event
                 continue
@@ -193,8 +193,8 @@ def said_fields(record: object) -> dict[str, Any]:
         case r.UnfenceBrokerRecord():
             return {"fenced": False}
         case r.BrokerRegistrationChangeRecord():
-            told: dict[str, Any] = {"fenced": record.fenced == FENCED} if record.fenced else {}
-            return told | ({"inControlledShutdown": True} if record.in_controlled_shutdown else {})
+            said: dict[str, Any] = {"fenced": record.fenced == FENCED} if record.fenced else {}
+            return said | ({"inControlledShutdown": True} if record.in_controlled_shutdown else {})
         case r.PartitionRecord() | r.PartitionChangeRecord():
             named: dict[str, Any] = {
                 "leader": record.leader,

@@ -207,13 +207,13 @@ def is_passed(batch: RecordBatch, batch_filter: BatchFilter, topic_id: Callable[
     if np.count_nonzero(frames.keys == CHANGE_API_KEY) >= SLICE_MIN:
         return False  # a part of a run, whose moved leaders are a reason for what follows
     asked = {one for name in batch_filter.topics if (one := topic_id(name)) is not None}
-    known = _other_partitions(frames, asked) | (frames.keys == NO_OP)
+    passed = _other_partitions(frames, asked) | (frames.keys == NO_OP)
     if batch_filter.creations_only:
-        known |= (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
-    if not np.isin(frames.keys[~known], (_TOPIC_KEY, _CONFIG_KEY)).all():
+        passed |= (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
+    if not np.isin(frames.keys[~passed], (_TOPIC_KEY, _CONFIG_KEY)).all():
         return False
     return all(
-        _is_of_others(frames, number, batch_filter.topics) for number in np.flatnonzero(~known).tolist()
+        _is_of_others(frames, number, batch_filter.topics) for number in np.flatnonzero(~passed).tolist()
     )
 
 
@@ -321,13 +321,13 @@ def _other_partitions(frames: Frames, asked: set[bytes], partition: int | None =
     named |= (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
     named &= frames.lengths >= FRAME_BYTES + _INDEX_BYTES + _ID_BYTES
     if asked:
-        at = np.flatnonzero(named)
-        if len(at):
-            starts = frames.starts[at] + FRAME_BYTES + _INDEX_BYTES
+        rows = np.flatnonzero(named)
+        if len(rows):
+            starts = frames.starts[rows] + FRAME_BYTES + _INDEX_BYTES
             ids = gather(frames, starts, _ID_BYTES, np.dtype("V16"))
             chosen = np.isin(ids, np.array(list(asked), dtype="V16"))
             if partition is not None:
-                indexes = gather(frames, frames.starts[at] + FRAME_BYTES, _INDEX_BYTES, np.dtype(">i4"))
+                indexes = gather(frames, frames.starts[rows] + FRAME_BYTES, _INDEX_BYTES, np.dtype(">i4"))
                 chosen &= indexes == partition
-            named[at[chosen]] = False
+            named[rows[chosen]] = False
     return named

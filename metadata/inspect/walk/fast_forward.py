@@ -80,11 +80,11 @@ class FastForward(Passed, frozen=True, kw_only=True):
         """One item of `broken` in words, with the place of its batch."""
         image, run = self.after, self.part.run
         header = parse_header(run.data, int(run.places[batch]))
-        place = BatchPlace(header.base_offset, header.leader_epoch, header.max_timestamp_ms)
+        batch_place = BatchPlace(header.base_offset, header.leader_epoch, header.max_timestamp_ms)
         if rule == len(COLUMN_RULES):
-            return place, rare_row_violations(image, row, NO_RARE_FIELDS, True)
+            return batch_place, rare_row_violations(image, row, NO_RARE_FIELDS, True)
         name, (severity, text, _) = _RULES[rule]
-        return place, (Violation(name, severity, partition_path(image.topics, row), text),)
+        return batch_place, (Violation(name, severity, partition_path(image.topics, row), text),)
 
 
 def versions_in(builder: ImageBuilder, part: RunPart) -> Versions | None:

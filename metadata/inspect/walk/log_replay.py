@@ -144,33 +144,33 @@ class LogReplay:
 
     def finish(self, point: Point) -> FoundState:
         """The state reached. Raises InspectError for a place past the log's end."""
-        found = self.found
-        found.state = self.engine.state()
-        found.problems, found.unknown = self._notes.lines, self._notes.unknown
-        found.coverage = self._notes.coverage
+        state = self.found
+        state.state = self.engine.state()
+        state.problems, state.unknown = self._notes.lines, self._notes.unknown
+        state.coverage = self._notes.coverage
         past = self._reader.past
-        if found.stopped is None and past is None:
+        if state.stopped is None and past is None:
             self._check_reaches(point)
         if point.time_ms is not None and past is not None and not self._moved:
             raise InspectError(
                 f"{self._log.path} begins at {utc_text(past.max_timestamp_ms)}, after"
-                f" {utc_text(point.time_ms)}; give a later time, or an offset from {found.end_offset} on"
+                f" {utc_text(point.time_ms)}; give a later time, or an offset from {state.end_offset} on"
             )
-        return found
+        return state
 
     def _check_reaches(self, point: Point) -> None:
         """An offset past the log's end is the user's mistake; a time past it is only noted."""
-        found = self.found
-        if point.offset is not None and point.offset > found.end_offset and not found.problems:
+        state = self.found
+        if point.offset is not None and point.offset > state.end_offset and not state.problems:
             raise InspectError(
-                f"{self._log.path} ends at offset {found.end_offset}, before {point.offset};"
-                f" give {found.end_offset} or less{ms_hint(point.offset)}"
+                f"{self._log.path} ends at offset {state.end_offset}, before {point.offset};"
+                f" give {state.end_offset} or less{ms_hint(point.offset)}"
             )
         last_ms = self.engine.builder.timestamp_ms
         if point.time_ms is not None and point.time_ms > last_ms:
-            found.notes.append(
+            state.notes.append(
                 f"{self._log.path} ends at {utc_text(last_ms)}, before {utc_text(point.time_ms)};"
-                f" this is the state at its end, offset {found.end_offset}"
+                f" this is the state at its end, offset {state.end_offset}"
             )
 
     def _read(self, end: Point, split: Split) -> Iterator[RecordBatch | RunPart]:

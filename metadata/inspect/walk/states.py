@@ -94,20 +94,20 @@ def quorum_state_at(
 ) -> FoundState:
     """As `state_at`, for questions about the quorum alone. An election needs no state before it, so a place
     before a trimmed log's oldest snapshot also has an answer, with an empty image."""
-    place, shown = (point, None) if log.is_checkpoint else settle(log, point)
-    offset = place.offset
-    if place.time_ms is not None and log.start_offset and not log.is_checkpoint:
-        offset = clock_of(log).place(place.time_ms)[0].offset
+    settled, shown = (point, None) if log.is_checkpoint else settle(log, point)
+    offset = settled.offset
+    if settled.time_ms is not None and log.start_offset and not log.is_checkpoint:
+        offset = clock_of(log).place(settled.time_ms)[0].offset
     known = known_from(log)
-    if place.is_end and known is None:
+    if settled.is_end and known is None:
         offset = log.end_offset
     is_before = offset is not None and log.start_offset <= offset and (known is None or offset < known)
     if offset is not None and is_before and offset <= log.end_offset:
-        found = nothing_known(offset)
-        found.shown = shown
+        state = nothing_known(offset)
+        state.shown = shown
     else:
-        found = state_at(log, point, on_problem, past_corruption=past_corruption)
-    return with_quorum(log, found)
+        state = state_at(log, point, on_problem, past_corruption=past_corruption)
+    return with_quorum(log, state)
 
 
 def with_quorum(log: MetadataLog, found: FoundState) -> FoundState:
@@ -275,14 +275,14 @@ def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) 
     if walk.engine.end_offset >= base or start.offset == walk.engine.end_offset:
         return walk
     if not past_corruption:
-        known = known_from(log)
-        if known is not None:
+        known_start = known_from(log)
+        if known_start is not None:
             older = [at.offset for at in log.snapshots() if at.offset < (start.offset or 0)]
-            hint = f"{known} or later" + (f", or {older[-1]}, where a snapshot ends" if older else "")
+            hint = f"{known_start} or later" + (f", or {older[-1]}, where a snapshot ends" if older else "")
             raise InspectError(
-                f"{log.path} begins at offset {base}, and its oldest complete snapshot ends at {known}: no "
-                f"earlier state is known; give {hint} (for what the records alone say about earlier places: "
-                "log timeline, log why, log dump)"
+                f"{log.path} begins at offset {base}, and its oldest complete snapshot ends at {known_start}:"
+                f" no earlier state is known; give {hint} (for what the records alone say about earlier"
+                " places: log timeline, log why, log dump)"
             )
         raise InspectError(
             f"{log.path} begins at offset {base}, and no snapshot beside it reaches that offset; give a "
@@ -329,13 +329,13 @@ def _checkpoint(log: MetadataLog, point: Point, on_problem: OnProblem | None) ->
     notes = Notes(on_problem)
     walk = LogReplay(log, FoundState(state=ReplayState(), snapshot=log.path), notes, past_corruption=True)
     walk.run_to(END)
-    found = walk.finish(END)
+    state = walk.finish(END)
     position = log.snapshot_position()
     if position is not None:
         for broker_id in walk.engine.builder.brokers:
             walk.engine.builder.note_registration(broker_id, position.offset - 1)
         time_ms = -1 if walk.header is None else walk.header.last_contained_log_timestamp
         provenance = Provenance(position.offset, position.epoch, time_ms)
-        found.state = ReplayState(walk.engine.state().image.with_provenance(provenance))
-    found.quorum = found.quorum.without_leader()
-    return found
+        state.state = ReplayState(walk.engine.state().image.with_provenance(provenance))
+    state.quorum = state.quorum.without_leader()
+    return state

@@ -70,11 +70,11 @@ def explain(
     the log does not reach.
     """
     point, shown = settle(log, point)
-    base, known = log.start_offset, known_from(log)
+    base, known_start = log.start_offset, known_from(log)
     if point.offset is not None and point.offset < base:
         raise InspectError(f"{log.path} begins at offset {base}, after {point.offset}; give {base} or more")
     clock = None if log.is_checkpoint else partial(clock_of, log)
-    for start in () if parts is not None else _starts(log, target, point, last, known):
+    for start in () if parts is not None else _starts(log, target, point, last, known_start):
         lines: list[str] = []
         found = state_at(log, Point(offset=start), lines.append, past_corruption=True)
         chain = Chain(target, found.image, secrets=secrets, clock=clock, is_middle=True)
@@ -84,7 +84,7 @@ def explain(
             _report_all(on_problem, lines)
             return chain.result()
     feeding = _Feeding(log, point, on_problem, past_corruption)
-    if known == base:
+    if known_start == base:
         begun = None
         if not log.is_checkpoint:
             begun = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption)
@@ -99,12 +99,12 @@ def explain(
         )
     chain.limits.place(shown)
     if parts is None:
-        feeding.feed(chain, base, None if known == base else known)
+        feeding.feed(chain, base, None if known_start == base else known_start)
     for part in parts or ():
         chain.skip_to(part.begun.image)
         end = Point(offset=part.end_offset)
         _Feeding(log, end, on_problem, past_corruption).feed(chain, part.begun.end_offset)
-    if known != base and not chain.is_whole(known) and not _reaches(chain, known, last):
+    if known_start != base and not chain.is_whole(known_start) and not _reaches(chain, known_start, last):
         reached = Point(offset=chain.end_offset) if feeding.is_over else point
         chain.limits.coverage.add(before_the_state(log, None, reached, ALONE))
     return chain.result()
@@ -131,11 +131,11 @@ def _starts(
     snapshots = [at for at in log.snapshots() if at.offset > known]
     step = 1
     while snapshots:
-        at = snapshots[-1]
-        if (last is None and _holds(log.snapshot(at), topic)) or not _is_usable(log, at, point):
+        position = snapshots[-1]
+        if (last is None and _holds(log.snapshot(position), topic)) or not _is_usable(log, position, point):
             snapshots.pop()
             continue
-        yield at.offset
+        yield position.offset
         del snapshots[-step:]
         step *= 2
 
@@ -227,7 +227,7 @@ class _Feeding:
                 case RecordBatch() | RunPart():
                     self._is_first = False
                     for error in chain.pass_over(item):
-                        self._tell(f"skipped: {error}")
+                        self._warn(f"skipped: {error}")
         if reader.past is not None and point.time_ms is not None:
             self._past_time(reader.past.max_timestamp_ms)
         expected, limit = reader.place, reader.limit
@@ -243,19 +243,19 @@ class _Feeding:
         self._is_damaged = True
         if isinstance(damage, WrongPlace):
             if damage.is_mended:
-                self._tell(damage.line)
+                self._warn(damage.line)
             return
         end = self._point.offset
         if reader.limit is not None and self._point.time_ms is None:
             end = reader.limit if end is None else min(reader.limit, end)
         if end is None or damage.offset < end:
-            self._tell(damage_line(damage))
+            self._warn(damage_line(damage))
 
     def _lose(self, chain: Chain, reader: HistoryReader, lost: LostRecords) -> bool:
         """Whether to continue after lost records."""
         coverage = chain.limits.coverage
         if lost.cure is None and not self._past_corruption:
-            self._tell(
+            self._warn(
                 f"stopped at offset {lost.start}: the next readable batch is at offset {lost.end}; "
                 "continue past the gap with --past-corruption"
             )
@@ -274,7 +274,7 @@ class _Feeding:
                 f" {utc_text(self._point.time_ms or 0)}; give a later time, or an offset from 0 on"
             )
 
-    def _tell(self, line: str) -> None:
+    def _warn(self, line: str) -> None:
         if self._on_problem is not None:
             self._on_problem(line)
 

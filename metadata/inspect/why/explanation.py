@@ -84,5 +84,5 @@ class Explanation:
     def last(self) -> Link | None:
         """The newest link that changed something, or the newest if none did. A snapshot shows the state
         before the log's records: it counts only without other links, or if lost records changed something."""
-        told = [link for link in self.links if link.type_name != SNAPSHOT or link.changes] or self.links
-        return next(filter(is_change, reversed(told)), told[-1] if told else None)
+        links = [link for link in self.links if link.type_name != SNAPSHOT or link.changes] or self.links
+        return next(filter(is_change, reversed(links)), links[-1] if links else None)

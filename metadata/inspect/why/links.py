@@ -100,19 +100,19 @@ class Links:
         gone = {step.broker_id: step for step in changes.brokers if late_rule(step) is not None}
         if not gone:
             return
-        for at in range(len(self._links) - 1, -1, -1):
-            link = self._links[at]
+        for number in range(len(self._links) - 1, -1, -1):
+            link = self._links[number]
             if changes.time_ms - link.time_ms > SPLIT_MS:
                 return
             if link.offset not in self._slices:
                 continue
-            told = tuple(
+            causes = tuple(
                 _split_fence(cause, gone[cause.broker_id])
                 if cause.broker_id in gone and cause.rule in MAY_BE_FENCE
                 else cause
                 for cause in link.causes
             )
-            self._links[at] = replace(link, causes=told)
+            self._links[number] = replace(link, causes=causes)
 
 
 def _split_fence(cause: Cause, step: BrokerStep) -> Cause:

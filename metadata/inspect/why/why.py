@@ -320,16 +320,16 @@ class Chain:
             if not is_link_of(self._target.entity, record, names):
                 continue
             causes = self._causes_of(changes, record, offset) if causes is None else causes
-            found: tuple[tuple[str, Any, Any], ...] = ()
+            changed: tuple[tuple[str, Any, Any], ...] = ()
             if self._target.field is not None:
                 name = self._target.field
-                found = ((name, self._quorum.before.get(name), self._quorum.now.get(name)),)
-                if found[0][1] == found[0][2]:
+                changed = ((name, self._quorum.before.get(name), self._quorum.now.get(name)),)
+                if changed[0][1] == changed[0][2]:
                     continue
             if isinstance(record, r.TopicRecord):
                 self._links.clear()
             self._settings.note(record)
-            self._add_record(changes, offset, record, found, causes)
+            self._add_record(changes, offset, record, changed, causes)
 
     def _causes_of(self, changes: BatchChanges, record: object, offset: int) -> tuple[Cause, ...]:
         if isinstance(record, control.QuorumRecord):
@@ -377,12 +377,12 @@ class Chain:
         if self._kind == "transaction":
             return {}
         image = self._feed.replayed().image
-        found = dict(entities_below(image, Wanted(entity)))
-        if not found and self._said:
+        values = dict(entities_below(image, Wanted(entity)))
+        if not values and self._said:
             return self._said
-        if self._target.field is not None or (len(found) == 1 and entity in found):
-            return found.get(entity)
-        return found or None
+        if self._target.field is not None or (len(values) == 1 and entity in values):
+            return values.get(entity)
+        return values or None
 
     def result(self) -> Explanation:
         """The explanation. Raises InspectError if no record was about the target."""
@@ -525,12 +525,12 @@ class QuorumFields:
     def _voters_set(self, record: VotersRecord) -> tuple[Cause, ...]:
         """The whole voter set. The log shows which leader wrote it, not which client requested the change."""
         self.before = dict(self.now)
-        told = changes_text(self._voters, record.voters)
+        differences = changes_text(self._voters, record.voters)
         self._set(record.voters)
         text = f"the voters are {self.now['voters']}"
         if self.before.get("voterSet") == self.now["voterSet"]:
             return (Cause(rule="changed-nothing", text=f"{text}, which changed nothing"),)
-        return (Cause(rule="set", text=f"{text}: {told}" if told else text),)
+        return (Cause(rule="set", text=f"{text}: {differences}" if differences else text),)
 
     def _version_set(self, record: KRaftVersionRecord) -> tuple[Cause, ...]:
         """The finalized kraft.version."""

@@ -75,12 +75,12 @@ class Availability:
     def _cells_of(self, day: int, brokers: tuple[int, ...]) -> tuple[DailySums, ...]:
         """The cells of the cluster, the brokers and their racks. Called for nearly every record."""
         key = (day, brokers)
-        found = self._found.get(key)
-        if found is None:
+        cells = self._found.get(key)
+        if cells is None:
             if len(self._found) >= _KEPT_SCOPES:
                 self._found = {}
-            found = self._found[key] = tuple([self._cell(day, scope) for scope in self._scopes(brokers)])
-        return found
+            cells = self._found[key] = tuple([self._cell(day, scope) for scope in self._scopes(brokers)])
+        return cells
 
     def _isr_cells(self, key: _IsrMove) -> tuple[tuple[DailySums, ...], tuple[DailySums, ...]]:
         """The cells of brokers that left an ISR and still have a replica, and of those that joined it.
@@ -189,32 +189,32 @@ class Availability:
         day, now_ms = changes.batch_moments[0].now_ms // DAY_MS, self._now_ms
         places = np.flatnonzero(changes.led)
         leaders = changes.before[LEADER, places].tolist(), changes.after[LEADER, places].tolist()
-        for at, before, now in zip(places.tolist(), *leaders, strict=True):
-            self._now_ms = changes.moment(at).now_ms
-            self._leads(changes.key(at), now)
+        for number, before, now in zip(places.tolist(), *leaders, strict=True):
+            self._now_ms = changes.moment(number).now_ms
+            self._leads(changes.key(number), now)
             for cell in self._cells_of(day, () if before < 0 else (before,)):
                 cell.leader_changes += 1
         self._isrs_moved(changes, day)
         before, now = changes.before[N_ISR], changes.after[N_ISR]
         short = np.minimum(before, now) < np.minimum(min_isr, changes.after[N_REPLICAS])
-        for at in np.flatnonzero(changes.moved & short).tolist():
-            self._now_ms = changes.moment(at).now_ms
-            self.judge(changes.key(at), changes.infos[at], int(min_isr[at]))
+        for number in np.flatnonzero(changes.moved & short).tolist():
+            self._now_ms = changes.moment(number).now_ms
+            self.judge(changes.key(number), changes.infos[number], int(min_isr[number]))
         self._now_ms = now_ms
 
     def _isrs_moved(self, changes: ManyChanges, day: int) -> None:
         """Counts brokers that left and joined ISRs; nearly always one at a time."""
         shrunk = changes.left & changes.held
         grown = (changes.isr >= 0) & ~among(changes.isr, changes.isr_before)
-        left, came = shrunk.sum(axis=0), grown.sum(axis=0)
-        one_left, one_came = (left == 1) & (came == 0), (left == 0) & (came == 1)
+        left, joined = shrunk.sum(axis=0), grown.sum(axis=0)
+        one_left, one_joined = (left == 1) & (joined == 0), (left == 0) & (joined == 1)
         for broker_id, count in tally(changes.isr_before[shrunk & one_left]):
             for cell in self._cells_of(day, (broker_id,)):
                 cell.isr_shrinks += count
-        for broker_id, count in tally(changes.isr[grown & one_came]):
+        for broker_id, count in tally(changes.isr[grown & one_joined]):
             for cell in self._cells_of(day, (broker_id,)):
                 cell.isr_expands += count
-        for at in np.flatnonzero(changes.moved & ~one_left & ~one_came).tolist():
+        for at in np.flatnonzero(changes.moved & ~one_left & ~one_joined).tolist():
             self._isr_moved(day, changes.infos_before[at], changes.infos[at])
 
     def churn(self, before: PartitionInfo, now: PartitionInfo) -> None:
@@ -460,23 +460,23 @@ def quantile(counts: Mapping[int, int], share: float) -> float | None:
         return None
     place = share * (total - 1)
     low, part = int(place), place - int(place)
-    found: list[int] = []
+    neighbours: list[int] = []
     seen = 0
     for value in sorted(counts):
         seen += counts[value]
-        while len(found) < 2 and seen > low + len(found):
-            found.append(value)
-        if len(found) == 2:
+        while len(neighbours) < 2 and seen > low + len(neighbours):
+            neighbours.append(value)
+        if len(neighbours) == 2:
             break
-    upper = found[-1]
-    return found[0] + (upper - found[0]) * part
+    upper = neighbours[-1]
+    return neighbours[0] + (upper - neighbours[0]) * part
 
 
 def _histogram(counts: Mapping[int, int]) -> list[int]:
     buckets: Counter[int] = Counter()
     for value, count in counts.items():
-        at = next(
+        bucket = next(
             (n for n, bound in enumerate(FAILOVER_BOUNDS_MS) if value <= bound), len(FAILOVER_BOUNDS_MS)
         )
-        buckets[at] += count
+        buckets[bucket] += count
     return [buckets[at] for at in range(len(FAILOVER_BOUNDS_MS) + 1)]

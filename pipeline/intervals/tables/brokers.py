@@ -204,11 +204,11 @@ class DirectoryEvents:
         if not self._moves:
             return
         for (broker_id, directory, was), (offset, count) in self._moves.items():
-            place = (offset, moment.time_ms, epoch, broker_id, uuid_to_text(directory))
+            row_start = (offset, moment.time_ms, epoch, broker_id, uuid_to_text(directory))
             if is_reserved_directory(was):
-                self._closed.append((*place, "assigned", None, count))
+                self._closed.append((*row_start, "assigned", None, count))
             else:
-                self._closed.append((*place, "moved", uuid_to_text(was), count))
+                self._closed.append((*row_start, "moved", uuid_to_text(was), count))
         self._moves = {}
 
     def take(self) -> list[Row]:

@@ -62,7 +62,7 @@ class CoverageRows:
     def breaks_off(self, moment: Moment) -> None:
         """The records end before `moment`, and the history continues later."""
         self._end(moment.offset, self._last_ms)
-        self.comes_back(moment._replace(time_ms=self._last_ms))
+        self.returns(moment._replace(time_ms=self._last_ms))
         self._now = _Covered(MISSING, moment.offset, self._last_ms)
 
     def learn(self, moment: Moment) -> None:
@@ -99,7 +99,7 @@ class CoverageRows:
         """The last broker has shut down cleanly."""
         self._off = self._off or (moment.offset, moment.time_ms)
 
-    def comes_back(self, moment: Moment) -> None:
+    def returns(self, moment: Moment) -> None:
         """A broker runs again, or the state is unknown."""
         if self._off is not None:
             self._closed.append((OFF, *self._off, moment.offset, moment.time_ms, 0, 0, _OFF_REASON))

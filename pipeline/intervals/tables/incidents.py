@@ -135,7 +135,7 @@ class Incidents:
             if (broker_id == old or broker_id not in isr) and broker_id in replicas:
                 led, directory = broker_id == before.leader != now.leader, before.directory_of(broker_id)
                 loss = Loss(moment.now_ms, broker_id, key, led, led and now.leader < 0, directory)
-                self._lost(loss, moment, goes_on=broker_id in isr and now.leader >= 0)
+                self._lost(loss, moment, stays_leader=broker_id in isr and now.leader >= 0)
 
     def changed_together(self, losses: ManyLosses, low: int, high: int) -> None:
         """As `partition` for the changes from number `low` to below `high`. Losses that open incidents
@@ -145,34 +145,38 @@ class Incidents:
             _, firsts = np.unique(
                 changes.before[LEADER, low:high], return_index=True
             )  # all that rules ask for
-            for at in (firsts + low).tolist():
-                before, now, offset = changes.infos_before[at], changes.infos[at], changes.moment(at).offset
+            for number in (firsts + low).tolist():
+                before, now, offset = (
+                    changes.infos_before[number],
+                    changes.infos[number],
+                    changes.moment(number).offset,
+                )
                 step = PartitionStep(
                     offset=offset, record=None, topic="", index=now.index, before=before, after=now
                 )
                 self._feed.partition(step)
         lost = losses.of(low, high)
-        told = np.zeros(len(lost.at), dtype=bool)
+        is_counted = np.zeros(len(lost.at), dtype=bool)
         for broker_id in np.unique(lost.who).tolist():
             incident = self._open.get((broker_id, 0))
             if incident is not None:
                 mine = (lost.who == broker_id) & lost.may_be_counted
-                told |= mine
+                is_counted |= mine
                 incident.partitions += int(mine.sum())
                 incident.leaders += int((mine & lost.led).sum())
-        found = losses.objects(lost.at[~told], lost.who[~told])
+        losses_by_change = losses.objects(lost.at[~is_counted], lost.who[~is_counted])
         led = losses.led_at(low, high) if self._without else ()
-        for at in sorted({*led, *found}):
-            key, moment = changes.key(at), changes.moment(at)
-            if changes.led[at] and key in self._without:
+        for number in sorted({*led, *losses_by_change}):
+            key, moment = changes.key(number), changes.moment(number)
+            if changes.led[number] and key in self._without:
                 self._found_leader(key, moment.now_ms)
-            for loss, goes_on in found.get(at, ()):
-                self._lost(loss, moment, goes_on=goes_on)
+            for loss, stays_leader in losses_by_change.get(number, ()):
+                self._lost(loss, moment, stays_leader=stays_leader)
 
-    def _lost(self, loss: Loss, moment: Moment, *, goes_on: bool) -> None:
-        """`goes_on`: the broker could have continued to lead."""
+    def _lost(self, loss: Loss, moment: Moment, *, stays_leader: bool) -> None:
+        """`stays_leader`: the broker could have continued to lead."""
         broker_id = loss.broker_id
-        if loss.led and not goes_on:
+        if loss.led and not stays_leader:
             self._feed.moved_off(broker_id)
         for number in (0, *self._directories.get(broker_id, ())):
             incident = self._open.get((broker_id, number))
@@ -180,7 +184,7 @@ class Incidents:
                 self._count((broker_id, number), loss)
                 return
         self._forget_late(moment.now_ms)
-        if not goes_on:
+        if not stays_leader:
             self._waiting.append(loss)
 
     def _count(self, key: tuple[int, int], loss: Loss) -> None:
@@ -204,10 +208,10 @@ class Incidents:
     # -- time that does not count ----------------------------------------------------------------------
 
     def goes_off(self, now_ms: int) -> None:
-        """The last broker shut down cleanly: until `comes_back`, no client misses a leader."""
+        """The last broker shut down cleanly: until `returns`, no client misses a leader."""
         self._off_ms = now_ms if self._off_ms is None else self._off_ms
 
-    def comes_back(self, now_ms: int) -> None:
+    def returns(self, now_ms: int) -> None:
         """A broker runs again."""
         off_ms, self._off_ms = self._off_ms, None
         if off_ms is not None:
@@ -304,9 +308,9 @@ class Incidents:
             (who, recent(at.alive, now_ms, SESSION_TIMEOUT_MS), recent(at.moved_off, now_ms, SPLIT_MS))
             for who, at in self._feed.stories.items()
         ]
-        told = sorted(at for at in stories if at[1] or at[2])
+        last_stories = sorted(at for at in stories if at[1] or at[2])
         without = sorted((key, *owner) for key, owner in self._without.items())
-        return [sorted(opened), without, waiting, told, self._leader]
+        return [sorted(opened), without, waiting, last_stories, self._leader]
 
     def counted(self) -> dict[tuple[int, int], tuple[int, int, int]]:
         """Partitions, leaders and leaderless partitions so far, of open incidents."""
@@ -317,17 +321,17 @@ class Incidents:
     ) -> None:
         """Open incidents that began below an offset get their starts from `left`. `counted`: what
         was counted here until then."""
-        for key, at in self._open.items():
-            if at.from_offset >= below:
+        for key, incident in self._open.items():
+            if incident.from_offset >= below:
                 continue
             was, seen = left._open[key], counted[key]
-            at.cause, at.known = was.cause, was.known
-            at.from_offset, at.from_ms = was.from_offset, was.from_ms
-            at.partitions += was.partitions - seen[0]
-            at.leaders += was.leaders - seen[1]
-            at.leaderless += was.leaderless - seen[2]
-            longest = [ms for ms in (was.leaderless_ms, at.leaderless_ms) if ms is not None]
-            at.leaderless_ms = max(longest, default=None)
+            incident.cause, incident.known = was.cause, was.known
+            incident.from_offset, incident.from_ms = was.from_offset, was.from_ms
+            incident.partitions += was.partitions - seen[0]
+            incident.leaders += was.leaders - seen[1]
+            incident.leaderless += was.leaderless - seen[2]
+            longest = [ms for ms in (was.leaderless_ms, incident.leaderless_ms) if ms is not None]
+            incident.leaderless_ms = max(longest, default=None)
         for who, story in left._feed.stories.items():
             self._feed.stories.setdefault(who, story)
 
@@ -407,16 +411,16 @@ class ManyLosses:
     def of(self, low: int, high: int) -> SomeLosses:
         """The losses in changes from `low` to below `high`."""
         start, end = np.searchsorted(self._of_isr.at, (low, high)).tolist()
-        at, who, was_leader, may_be_counted = self._of_isr
+        numbers, who, was_leader, may_be_counted = self._of_isr
         here = slice(start, end)
-        some = SomeLosses(at[here], who[here], was_leader[here], may_be_counted[here])
+        some = SomeLosses(numbers[here], who[here], was_leader[here], may_be_counted[here])
         own = _between(self._own, low, high)
         if not len(own):
             return some
         leaders, none = self.changes.before[LEADER, own], np.zeros(len(own), dtype=bool)
         more = (own, leaders, ~none, none)
-        at, who, was_leader, may_be_counted = map(np.concatenate, zip(more, some, strict=True))
-        return SomeLosses(at, who, was_leader, may_be_counted)
+        numbers, who, was_leader, may_be_counted = map(np.concatenate, zip(more, some, strict=True))
+        return SomeLosses(numbers, who, was_leader, may_be_counted)
 
     def led_at(self, low: int, high: int) -> list[int]:
         """Those of these changes that changed the leader."""
@@ -428,16 +432,16 @@ class ManyLosses:
         changes = self.changes
         leader = changes.after[LEADER, at]
         led = changes.led[at] & (changes.before[LEADER, at] == who)
-        goes_on = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
-        columns = (column.tolist() for column in (at, who, led, led & (leader < 0), goes_on))
-        found: dict[int, list[tuple[Loss, bool]]] = {}
-        for place, broker_id, was_leader, leaderless, stays, directory in zip(
+        stays_leader = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
+        columns = (column.tolist() for column in (at, who, led, led & (leader < 0), stays_leader))
+        by_change: dict[int, list[tuple[Loss, bool]]] = {}
+        for number, broker_id, was_leader, leaderless, stays, directory in zip(
             *columns, changes.directories_of(at, who), strict=True
         ):
-            now_ms, key = changes.moment(place).now_ms, changes.key(place)
+            now_ms, key = changes.moment(number).now_ms, changes.key(number)
             loss = Loss(now_ms, broker_id, key, was_leader, leaderless, directory)
-            found.setdefault(place, []).append((loss, stays))
-        return found
+            by_change.setdefault(number, []).append((loss, stays))
+        return by_change
 
 
 def is_by(loss: Loss, incident: OpenIncident) -> bool:

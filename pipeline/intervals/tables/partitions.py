@@ -57,12 +57,12 @@ class PartitionStates:
     def _clear(self) -> dict[bytes, dict[int, OpenState]]:
         """Forgets all states and returns them."""
         get = self._held.get
-        found = {
+        open_states = {
             topic_id: {index: get(number) for index, number in numbers.items()}
             for topic_id, numbers in self._numbers.items()
         }
         self._numbers, self._held = {}, HeldStates()
-        return found
+        return open_states
 
     def _lose(
         self, topics: dict[bytes, dict[int, OpenState]], moment: Moment, name: Callable[[bytes], str]

@@ -302,12 +302,12 @@ class HeldStates:
 
     def replicas_in(self, directory: bytes) -> int:
         """The number of states with a replica in a log directory."""
-        found = sum(directory in state.info.directories for state in self._objects if state is not None)
+        count = sum(directory in state.info.directories for state in self._objects if state is not None)
         code = self._directories.find(directory) if self._directories is not None else None
         if code is None:
-            return found
+            return count
         codes = self._states[LISTS + self._width : LISTS + 2 * self._width, ~self._is_object]
-        return found + int((codes == code).any(axis=0).sum())
+        return count + int((codes == code).any(axis=0).sum())
 
     def changed_together(
         self, numbers: Places, changes: ManyChanges, names: Sequence[str], began: HowBegan

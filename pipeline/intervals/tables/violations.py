@@ -71,8 +71,8 @@ class Violations:
     def judge(self, question: Question, image: MetadataImage, moment: Moment) -> None:
         """Judges what a batch touched. `image`: after the batch."""
         question.ask_again(image, self.broken)
-        found = list(question.found(image))
-        still = {(one.rule, one.where) for one in found}
+        violations = list(question.found(image))
+        still = {(one.rule, one.where) for one in violations}
         for path in sorted({*question.paths(image, self.broken)} & self.broken.keys()):
             for rule in sorted(self.broken[path]):
                 if (rule, path) not in still:
@@ -80,7 +80,7 @@ class Violations:
                     self.broken[path].discard(rule)
             if not self.broken[path]:
                 del self.broken[path]
-        for violation in found:
+        for violation in violations:
             self._start(violation, moment)
 
     def refused(self, error: ReplayError, moment: Moment) -> None:

@@ -147,3 +147,19 @@ def test_logs_in_an_object_store_are_read(node: Path) -> None:
         ) == (near.exit_code, near.stdout)
     assert "does not exist; check the path" in one_line(ask("state", f"s3://{BUCKET}/nothing"))
     assert "ftp is not a store" in one_line(ask("state", "ftp://host/logs"))
+
+
+@pytest.mark.parametrize("option", [("--truststore", "ca.pem"), ("--timeout", "3"), ("--rate", "1")])
+def test_an_option_for_a_running_cluster_is_refused_beside_paths(node: Path, option: tuple[str, str]) -> None:
+    result = ask("check", str(node), *option)
+    assert result.exit_code == 2
+    assert f"{option[0]} is for a running cluster: give --bootstrap instead of paths" in result.stderr
+
+
+def test_a_password_that_nobody_can_type_is_one_line() -> None:
+    words = ["users", "scram", "set", "alice", "--bootstrap", "127.0.0.1:1"]
+    result = CliRunner().invoke(main, words, input="")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith(
+        "metaquorum: standard input ended before there was a password; --password-stdin reads it"
+    )

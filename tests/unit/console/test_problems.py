@@ -40,6 +40,30 @@ def lines(console: Asked, at: int | str, words: str) -> list[dict[str, Any]]:
     return [each for each in console.view("overview", at=at)["problems"] if words in each["text"]]
 
 
+def test_each_number_is_as_severe_as_the_lines_about_the_same(tmp_path: Path) -> None:
+    """A replica that left the ISR is no reason for red."""
+    console = asked(
+        tmp_path,
+        (1, [r.PartitionChangeRecord(1, ORDERS, replicas=(1, 2), isr=(1,))]),  # 7
+        (1, [r.ConfigRecord(2, "orders", "min.insync.replicas", "2")]),  # 8
+        (1, [r.PartitionChangeRecord(1, ORDERS, leader=-1), r.FenceBrokerRecord(1, 2)]),  # 9, 10
+        (1, [r.FenceBrokerRecord(2, 3)]),  # 11
+    )
+    seen = []
+    for at in (7, 8, 9, 11, 12):
+        overview = console.view("overview", at=at)
+        seen.append({each["name"]: each["severity"] for each in overview["numbers"] if each["severity"]})
+        shown = {each["show"]: each["severity"] for each in overview["problems"][::-1] if each["show"]}
+        assert sorted(shown.values()) == sorted(seen[-1].values())
+    assert seen[:3] == [
+        {},
+        {"out of sync": "info"},
+        {"under min ISR": "warning", "out of sync": "info"},
+    ]
+    assert seen[3]["active brokers"] == "warning" and seen[3]["leaderless"] == "critical"
+    assert seen[4]["active brokers"] == "critical"
+
+
 def test_an_unclean_election_is_a_line_from_then_on_until_its_topic_is_deleted(tmp_path: Path) -> None:
     """Also when the five numbers are good again: what was lost stays lost."""
     console = asked(

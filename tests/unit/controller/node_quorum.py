@@ -141,8 +141,15 @@ class Machine:
         if not self.alive or not self.inbox:
             return False
         event = self.inbox.popleft()
-        self.execute(self.driven.handle(event, now_ms=self.quorum.now_ms, wall_ms=self.quorum.wall_ms))
+        self.hear(event)
         return True
+
+    def hear(self, *events: object) -> None:
+        """One step with these inputs."""
+        now_ms, wall_ms = self.quorum.now_ms, self.quorum.wall_ms
+        for event in events:
+            self.execute(self.driven.handle(event, now_ms=now_ms, wall_ms=wall_ms))
+        self.execute(self.driven.settle(now_ms=now_ms, wall_ms=wall_ms))
 
     def tick(self, drained: bool = True) -> None:
         if self.alive:
@@ -153,6 +160,7 @@ class Machine:
     def write(self, *records: Record) -> None:
         """Writes to the log as the active controller, without a decision."""
         self.node._append(Batch(records=records))
+        self.node._append_decided()
         self.execute(self.node._out.take())
 
     def end_lease(self, broker_id: int) -> None:

@@ -369,7 +369,8 @@ def sound_node() -> Any:
             newest_state=Fake(end_offset=15),
             newest=Fake(brokers={1: None}),
         ),
-        raft=Fake(high_watermark=10, is_leader=True, log_end_offset=15),
+        raft=Fake(high_watermark=10, is_leader=True),
+        decided_end_offset=15,
         replica=Fake(snapshots=Fake(last_offset=0), is_reading=False),
         sessions=Fake(fencing={1: 5}),
         active=Fake(work=[Fake(broker_id=2), Fake(broker_id=1)]),
@@ -393,7 +394,7 @@ BREAKS: dict[str, Callable[[Any], object]] = {
     "has nothing pending": lambda node: setattr(node, "active", None),
     "fences no broker": lambda node: (stand_by(node), node.sessions.fencing.update({1: 5})),
     "an active controller leads": lambda node: setattr(node.raft, "is_leader", False),
-    "the newest state ends at": lambda node: setattr(node.raft, "log_end_offset", 16),
+    "the newest state ends at": lambda node: setattr(node, "decided_end_offset", 16),
     "no work is under way for it": lambda node: node.active.work.pop(1),
     "answers are not bounded": lambda node: (
         node.ledger.pending.__setitem__(1, batch(15, replies=2)),

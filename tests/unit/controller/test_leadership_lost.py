@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from metaquorum.controller.active.steps import PENDING_BATCHES_MAX
+from metaquorum.controller.active.steps import PENDING_APPENDS_MAX
 from metaquorum.controller.brokers.brokers import is_caught_up
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.node import TurnQueue
@@ -59,7 +59,7 @@ def test_who_waits_for_the_end_of_a_removal_is_told(unregistrations: int, regist
     quorum = quorum_of(slice_max=1)
     quorum.start_broker(1)
     quorum.start_broker(2)
-    quorum.create("t", *[(1, 2)] * (PENDING_BATCHES_MAX + 5))
+    quorum.create("t", *[(1, 2)] * (PENDING_APPENDS_MAX + 5))
     quorum.disconnect(quorum.leader.node_id)
     old = quorum.leader
     keys = [quorum.request(UnregisterBrokerRequest(broker_id=1), old) for _ in range(unregistrations)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.controller.active.outcome import Batch
-from metaquorum.controller.active.steps import PENDING_BATCHES_MAX
+from metaquorum.controller.active.steps import PENDING_APPENDS_MAX
 from metaquorum.controller.active.work import BROKER_REPORT_MS
 from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -315,7 +315,7 @@ def test_slices_do_not_outrun_the_quorum() -> None:
     for _ in range(40):
         quorum.settle()
         leader.tick()
-    assert len(leader.node.ledger.pending) == PENDING_BATCHES_MAX
+    assert len(leader.node.ledger.pending) == PENDING_APPENDS_MAX
     for machine in quorum.followers:
         machine.resume_sync()
     quorum.advance(500)

@@ -48,10 +48,11 @@ from metaquorum.metadata.requests.settings import (
     QuotaOp,
 )
 from metaquorum.metadata.settings.acls import AclFilter
+from metaquorum.metadata.settings.configs import ConfigSource
 from metaquorum.metadata.settings.quotas import QuotaFilter
 from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.wire import codec
-from metaquorum.wire.messages import DescribeUserScramCredentialsResponse
+from metaquorum.wire.messages import DescribeConfigsResponse, DescribeUserScramCredentialsResponse
 from metaquorum.wire.schema import Field, StructSchema
 from metaquorum.wire.table import API_BY_NAME, response_type
 
@@ -396,3 +397,32 @@ async def test_a_mechanism_that_this_release_does_not_know_is_left_out() -> None
         ("ann", ((Mechanism.SCRAM_SHA_512, 8192),)),
         ("bob", ()),
     ]
+
+
+async def test_a_source_of_settings_that_this_release_does_not_know_counts_as_the_file() -> None:
+    """A newer Kafka has sources that are not known here: the value is shown, but not as set at runtime."""
+    kinds: Any = DescribeConfigsResponse
+    synonym = kinds.DescribeConfigsSynonym(name="log.retention.ms", value="1", source=99)
+    entry = kinds.DescribeConfigsResourceResult(
+        name="retention.ms", value="1", config_source=99, synonyms=(synonym,)
+    )
+
+    class Newer(Cluster):
+        async def ask(self, body: Any, **how: Any) -> Any:
+            return kinds(
+                results=(
+                    kinds.DescribeConfigsResult(
+                        resource_type=TOPIC_RESOURCE, resource_name="orders", configs=(entry,)
+                    ),
+                )
+            )
+
+    topic = ConfigResource(TOPIC_RESOURCE, "orders")
+    client: Any = Newer((0,), old=False)
+    (everything,) = await configs.describe_configs(client, [topic], all_keys=True)
+    assert [(each.name, each.value, each.source) for each in everything.entries] == [
+        ("retention.ms", "1", ConfigSource.STATIC_BROKER_CONFIG)
+    ]
+    assert [each.source for each in everything.entries[0].synonyms] == [ConfigSource.STATIC_BROKER_CONFIG]
+    (set_on_the_topic,) = await configs.describe_configs(client, [topic])
+    assert set_on_the_topic.entries == ()

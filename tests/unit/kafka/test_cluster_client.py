@@ -16,6 +16,8 @@ from metaquorum.metadata.requests.common import CONTROLLERS
 from metaquorum.wire.messages import (
     DeleteTopicsResponse,
     DescribeClusterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
     FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -153,6 +155,39 @@ async def test_a_controller_that_is_named_is_found_at_controllers() -> None:
     assert [each.asked for each in nodes] == [
         ["UnregisterBroker", "DescribeCluster", "ListGroups"],
         ["UnregisterBroker"],
+    ]
+
+
+async def test_the_leader_describes_the_quorum_where_another_controller_is_asked() -> None:
+    """Kafka's controllers refuse the partition, not the request."""
+    part = DescribeQuorumResponse.PartitionData
+
+    def described(code: ErrorCode) -> Any:
+        topic = DescribeQuorumResponse.TopicData(partitions=(part(error_code=code, leader_id=1),))
+        return lambda _: DescribeQuorumResponse(topics=(topic,))
+
+    def controllers(_: Any) -> DescribeClusterResponse:
+        Broker = DescribeClusterResponse.DescribeClusterBroker
+        brokers = tuple(Broker(broker_id=at, host=HOST, port=each.port) for at, each in enumerate(nodes))
+        return DescribeClusterResponse(controller_id=1, brokers=brokers)
+
+    unused: Any = None
+    codes = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE)
+    nodes = [
+        FakeNode({"DescribeQuorum": described(code), "DescribeCluster": controllers, "FetchSnapshot": unused})
+        for code in codes
+    ]
+    async with running(*nodes) as servers:
+        first = servers.split(",")[0]
+        async with KafkaClient(first, timeout_ms=60_000, asks_brokers=False) as client:
+            answer = await client.ask(DescribeQuorumRequest())
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+        async with KafkaClient(first, timeout_ms=60_000) as client:
+            answer = await client.ask(DescribeQuorumRequest())
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [each.asked for each in nodes] == [
+        ["DescribeQuorum", "DescribeCluster", "DescribeQuorum"],
+        ["DescribeQuorum"],
     ]
 
 

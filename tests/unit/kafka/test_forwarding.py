@@ -27,9 +27,11 @@ from metaquorum.wire.messages import (
     CreateDelegationTokenRequest,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
     DescribeDelegationTokenRequest,
     ExpireDelegationTokenRequest,
     RenewDelegationTokenRequest,
+    UnregisterBrokerRequest,
 )
 from metaquorum.wire.table import API_BY_NAME
 from tests.unit.kafka.golden_cluster import GoldenCluster, GoldenNode
@@ -93,6 +95,25 @@ def test_without_a_controller_every_part_is_refused(
         assert any(found) or exchange.version == 0, exchange.label
     assert len(seen) >= 14
     assert 30_000 in controllers.timeouts_ms
+
+
+@pytest.mark.parametrize(
+    ("body", "timeout_ms"),
+    [
+        (DeleteTopicsRequest(timeout_ms=1), 1),
+        (DeleteTopicsRequest(timeout_ms=0), 30_000),
+        (DeleteTopicsRequest(timeout_ms=-1), 30_000),
+        (UnregisterBrokerRequest(broker_id=1), 30_000),
+    ],
+)
+async def test_a_controller_is_asked_for_as_long_as_the_client_waits(body: Any, timeout_ms: int) -> None:
+    """Without a positive timeout, for as long as a request that names none."""
+    controllers = NoController(ClientError("no one"))
+    forwarder = Forwarder(controllers, node_id=0, published=Published(MetadataImage()))  # type: ignore[arg-type]
+    api = API_BY_NAME[type(body).__name__.removesuffix("Request")]
+    header = RequestHeader(api.key, api.min_version, 1)
+    await forwarder.handle(codec.Request(header, body, 0), CLIENT)
+    assert controllers.timeouts_ms == [timeout_ms]
 
 
 # ---- bytes are passed on

@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 
 from metaquorum.clients.admin import partition_logs
-from metaquorum.clients.admin.groups import Aim, Committed, Goal, partitions_of, plan_reset
+from metaquorum.clients.admin.groups import (
+    Aim,
+    Committed,
+    Goal,
+    describe_group,
+    partitions_of,
+    plan_reset,
+)
 from metaquorum.clients.admin.partition_logs import EARLIEST, LATEST, TopicPartition, log_offsets
 from metaquorum.clients.admin.transactions import abort_transaction, describe_producers, find_hanging
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.wire.messages import (
+    ConsumerGroupDescribeResponse,
+    DescribeGroupsResponse,
     DescribeProducersResponse,
     DescribeTransactionsResponse,
     FindCoordinatorResponse,
@@ -278,3 +287,37 @@ async def test_a_marker_goes_to_the_leader_until_it_is_taken(monkeypatch: pytest
     assert marker.transaction_result is False
     assert [(each.name, each.partition_indexes) for each in marker.topics] == [("t", (1,))]
     assert (len(nodes[1].markers), nodes[0].markers) == (3, [])
+
+
+@pytest.mark.parametrize("newer", [True, False], ids=["new kinds of groups", "classic groups only"])
+async def test_a_classic_group_that_is_dead_does_not_exist(newer: bool) -> None:
+    """A classic coordinator describes a group that it does not have, without an error, as dead."""
+    kinds: Any = DescribeGroupsResponse
+    states = {"payments": "Empty", "gone": "Dead"}
+
+    def describe(body: Any) -> Any:
+        return kinds(
+            groups=tuple(
+                kinds.DescribedGroup(group_id=each, group_state=states[each], protocol_type="consumer")
+                for each in body.groups
+            )
+        )
+
+    def newer_kinds(body: Any) -> Any:
+        group = ConsumerGroupDescribeResponse.DescribedGroup(
+            group_id=body.group_ids[0], error_code=ErrorCode.GROUP_ID_NOT_FOUND
+        )
+        return ConsumerGroupDescribeResponse(groups=(group,))
+
+    def find(body: Any) -> FindCoordinatorResponse:
+        coordinator = FindCoordinatorResponse.Coordinator(
+            key=body.coordinator_keys[0], host="127.0.0.1", port=node.port
+        )
+        return FindCoordinatorResponse(coordinators=(coordinator,))
+
+    handlers: dict[str, Any] = {"FindCoordinator": find, "DescribeGroups": describe}
+    node = FakeNode(handlers | ({"ConsumerGroupDescribe": newer_kinds} if newer else {}))
+    async with running(node) as servers, KafkaClient(servers) as client:
+        described = {each: await describe_group(client, each) for each in states}
+    assert described["gone"] is None
+    assert described["payments"] is not None and described["payments"].state == "Empty"

@@ -108,7 +108,7 @@ def test_what_differs_at_the_edge_of_a_chunk(count: int, more: int) -> None:
 
 def test_neighbours_in_a_log_are_compared_by_what_was_touched() -> None:
     columns, other = PartitionColumns(DirectoryTable()), PartitionColumns(DirectoryTable())
-    other.came_from(columns, frozenset({9, 4}))
+    other.derived_from(columns, frozenset({9, 4}))
     assert columns.differing_chunks(other) == other.differing_chunks(columns) == [4, 9]
     assert columns.differing_chunks(PartitionColumns(DirectoryTable())) == []
     assert other.differing_chunks(PartitionColumns(DirectoryTable())) == []

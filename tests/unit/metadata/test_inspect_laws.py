@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.changes.leaderships import is_last_known
-from metaquorum.metadata.inspect.checks.check import COUNTED, NEW, TOLD, ReportedRows
+from metaquorum.metadata.inspect.checks.check import COUNTED, NEW, REPORTED, ReportedRows
 from metaquorum.metadata.inspect.checks.predicate import compile_predicate
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.places import BATCH, TRANSACTION, Limits, ShownAs
@@ -255,8 +255,8 @@ def test_rows_that_were_reported_are_known_until_topics_change() -> None:
     every = Broken(np.zeros(len(places), dtype=np.int64), rules, at)
     assert reported.of(image.topics, every).tolist() == [NEW] * len(places)
     for number, (rule, row) in enumerate(places):
-        reported.put(rule, row, (TOLD, COUNTED)[number % 2])
-    expected = [(TOLD, COUNTED)[number % 2] for number in range(len(places))]
+        reported.put(rule, row, (REPORTED, COUNTED)[number % 2])
+    expected = [(REPORTED, COUNTED)[number % 2] for number in range(len(places))]
     assert reported.of(image.topics, every).tolist() == expected
     assert [reported.state(*place) for place in places] == expected
     more = image_of(make_node(memory_disk(), [*STORY, (2, [r.TopicRecord("new", b"n" * 16)])]).log)

@@ -9,7 +9,7 @@ import pytest
 
 from metaquorum.node.scheduler import Scheduler, SchedulerConfig
 
-CONFIG = SchedulerConfig(inbox_max_events=50, step_max_events=4, linger_from=3, linger_enough=5)
+CONFIG = SchedulerConfig(inbox_max_events=50, step_max_events=4)
 
 
 class Rig:
@@ -18,7 +18,7 @@ class Rig:
 
     def __init__(self, config: SchedulerConfig = CONFIG) -> None:
         self.now_ms = 1_000
-        self.waiting = 0
+        self.held_back: set[Any] = set()
         self.deadline_ms: int | None = None
         self.handled: list[Any] = []
         self.handled_at_ms: list[int] = []
@@ -29,7 +29,8 @@ class Rig:
         self.hold_until_ms = 0
         self.cost_ms: dict[Any, int] = {}
         self.follow_ups: dict[Any, Any] = {}
-        self.scheduler = Scheduler(self, self, config, lambda: self.waiting)
+        self.releases: dict[Any, set[Any]] = {}
+        self.scheduler = Scheduler(self, self, config)
 
     def monotonic_ms(self) -> int:
         return self.now_ms
@@ -42,8 +43,12 @@ class Rig:
         self.handled.append(event)
         self.handled_at_ms.append(now_ms)
         self.now_ms += self.cost_ms.get(event, 0)
+        self.held_back -= self.releases.get(event, set())
         if event in self.follow_ups:
             self.scheduler.post(self.follow_ups[event])
+
+    def must_wait(self, event: Any) -> bool:
+        return event in self.held_back
 
     def settle(self, *, now_ms: int, wall_ms: int) -> None:
         self.settled.append(len(self.handled))
@@ -162,45 +167,48 @@ def test_a_tick_is_put_off_once_however_long_the_events_behind_it_take() -> None
     assert len(rig.ticks) == 1, "the next one has a pause of its own"
 
 
-def test_under_load_a_step_waits_as_long_as_events_keep_coming() -> None:
+def test_what_must_wait_lets_others_pass_and_comes_first_when_it_may() -> None:
     rig = Rig()
-    rig.waiting = 3
-    rig.scheduler.post(0)
-    assert rig.scheduler.due_ms == 1_002
-    assert not rig.scheduler.step()  # too early
-    rig.scheduler.post(1)
-    rig.run(1_002)
-    assert rig.steps == [] and rig.scheduler.due_ms == 1_004
-    rig.run(1_004)  # nothing came meanwhile
-    assert rig.steps == [2] and rig.handled_at_ms == [1_004, 1_004]
-
-
-def test_the_linger_ends_after_its_longest_time_whatever_comes() -> None:
-    rig = Rig(SchedulerConfig(linger_from=1, linger_enough=1_000))
-    rig.waiting = 1
-    for at_ms in range(1_000, 1_010):
-        rig.run(at_ms)
-        rig.scheduler.post(at_ms)
-    rig.run(1_010)
-    assert rig.handled_at_ms[0] == 1_008
-
-
-def test_enough_events_end_the_linger_at_once() -> None:
-    rig = Rig()
-    rig.waiting = 3
-    for event in range(5):
-        assert rig.scheduler.due_ms in (None, 1_002)
+    rig.held_back, rig.releases = {1, 2, 5}, {"commit": {1, 2, 5}}
+    for event in (0, 1, "fetch", 2):
         rig.scheduler.post(event)
-    assert rig.scheduler.due_ms == 1_000
-    rig.run(1_000)
-    assert rig.handled[:4] == [0, 1, 2, 3]
+    rig.run(rig.now_ms)
+    assert rig.handled == [0, "fetch"] and len(rig.scheduler) == 2
+    for event in (5, "commit", 6):
+        rig.scheduler.post(event)
+    rig.run(rig.now_ms)
+    assert rig.handled[2:] == ["commit", 1, 2, 5, 6]
 
 
-def test_few_clients_are_never_made_to_wait() -> None:
+def test_what_must_wait_asks_for_no_step_and_leaves_the_deadline() -> None:
     rig = Rig()
-    rig.waiting = 2
+    rig.held_back, rig.deadline_ms = {0, 1}, 1_050
+    rig.scheduler.began(rig.deadline_ms)
     rig.scheduler.post(0)
-    assert rig.scheduler.due_ms == rig.now_ms
+    assert rig.scheduler.due_ms == 1_050
+    rig.run(1_050)
+    assert rig.handled == [] and rig.ticks == [(1_050, True)]
+    rig.scheduler.post(1)
+    assert rig.scheduler.due_ms is None
+
+
+def test_a_step_that_has_no_room_for_all_that_waited_is_followed_by_another_at_once() -> None:
+    rig = Rig()
+    rig.held_back, rig.releases = set(range(6)), {"commit": set(range(6))}
+    for event in (*range(6), "commit"):
+        rig.scheduler.post(event)
+    rig.run(rig.now_ms)
+    assert rig.handled == ["commit", *range(6)] and rig.steps == [4, 3]
+
+
+def test_a_tick_may_end_the_wait() -> None:
+    rig = Rig()
+    rig.held_back, rig.deadline_ms = {0}, 1_010
+    rig.scheduler.began(rig.deadline_ms)
+    rig.scheduler.post(0)
+    rig.held_back = set()
+    rig.run(1_010)
+    assert rig.handled == [0]
 
 
 def test_a_full_inbox_refuses_what_is_submitted_and_takes_what_is_posted() -> None:
@@ -287,20 +295,22 @@ def test_a_second_gap_extends_the_first() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_event_is_handled_once_in_order_within_the_bounds_of_a_step(seed: int) -> None:
+def test_every_event_is_handled_once_within_the_bounds_of_a_step(seed: int) -> None:
     rng = random.Random(seed)
     rig = Rig()
     rig.cost_ms = {event: rng.choice((0, 0, 1, 30)) for event in range(300)}
     posted = 0
     while posted < 300:
-        rig.waiting = rng.randrange(6)
+        rig.held_back = set(rng.sample(range(300), rng.randrange(60)))
         for _ in range(rng.randrange(8)):
             if posted < 300:
                 rig.scheduler.post(posted)
                 posted += 1
         rig.deadline_ms = rng.choice((None, rig.now_ms + rng.randrange(20)))
         rig.run(rig.now_ms + rng.randrange(6))
+    rig.held_back = set()
+    rig.scheduler.post(300)
     rig.run(rig.now_ms + 1_000)
-    assert rig.handled == list(range(300))
+    assert sorted(rig.handled) == list(range(301))
     assert max(rig.steps) <= CONFIG.step_max_events and 0 not in rig.steps[:1]
-    assert rig.scheduler.statistics.events == 300 and len(rig.scheduler) == 0
+    assert rig.scheduler.statistics.events == 301 and len(rig.scheduler) == 0

@@ -13,13 +13,14 @@ from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.clients.kafka.security import ClientSecurity
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.search import ClientError
+from metaquorum.config.load import load_config
 from metaquorum.config.principals import PrincipalRules
 from metaquorum.config.security import STANDARD_AUTHORIZER, TlsFiles
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
-from metaquorum.rpc.callers import GrpcCallers
+from metaquorum.rpc.callers import GrpcCallers, grpc_callers
 from metaquorum.rpc.rights import GrpcRights
 from tests.unit.server.certificates import certificate_files, foreign_client
 from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
@@ -50,6 +51,27 @@ def scraped(port: int, folder: Path, name: str) -> int:
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("asks", [("plain", "certain"), ("certain", "plain")])
+async def test_one_listener_of_several_that_asks_for_certificates_is_enough(
+    site: Site, folder: Path, asks: tuple[str, str]
+) -> None:
+    """A caller is who its certificate says, whichever of the gRPC listeners asks for one."""
+    keys = {
+        "listeners": ",".join(f"GRPC_{each.upper()}://127.0.0.1:{free_port()}" for each in asks),
+        "controller.listener.names": ",".join(f"GRPC_{each.upper()}" for each in asks),
+        "listener.security.protocol.map": "GRPC_PLAIN:PLAINTEXT,GRPC_CERTAIN:SSL",
+        **{f"listener.name.grpc_certain.{key}": value for key, value in tls_keys(folder, "required").items()},
+    }
+    certificate = (folder / "client.crt").read_bytes()
+
+    class Context:
+        def auth_context(self) -> dict[str, list[bytes]]:
+            return {"x509_pem_cert": [certificate]}
+
+    callers = grpc_callers(load_config(site.controller_file(keys)))
+    assert callers.principal(Context()) == "User:CN=client"
 
 
 async def test_nodes_get_in_and_others_with_a_right(site: Site, folder: Path) -> None:

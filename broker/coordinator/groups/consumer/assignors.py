@@ -60,13 +60,13 @@ def assign_uniform(
     held: dict[str, set[tuple[bytes, int]]] = {each.member_id: set() for each in subscribers}
     subscribed = {each.member_id: each.topics for each in subscribers}
     owner: dict[tuple[bytes, int], str] = {}
-    for each in sorted(subscribers, key=lambda one: one.member_id):
-        for topic in sorted(each.has):
-            for partition in sorted(each.has[topic]):
+    for subscriber in sorted(subscribers, key=lambda one: one.member_id):
+        for topic in sorted(subscriber.has):
+            for partition in sorted(subscriber.has[topic]):
                 at = (topic, partition)
-                if topic in each.topics and partition < counts.get(topic, 0) and at not in owner:
-                    owner[at] = each.member_id
-                    held[each.member_id].add(at)
+                if topic in subscriber.topics and partition < counts.get(topic, 0) and at not in owner:
+                    owner[at] = subscriber.member_id
+                    held[subscriber.member_id].add(at)
     for topic in _wanted(subscribers, counts):
         for partition in range(counts[topic]):
             if (topic, partition) not in owner:
@@ -94,11 +94,11 @@ def _even_out(held: dict[str, set[tuple[bytes, int]]], subscribed: Mapping[str, 
         moved = False
         for rich in sorted(held, key=lambda name: (-len(held[name]), name)):
             poor = sorted(held, key=lambda name: (len(held[name]), name))
-            for at in sorted(held[rich]):
-                taker = next((name for name in poor if at[0] in subscribed[name]), rich)
+            for partition in sorted(held[rich]):
+                taker = next((name for name in poor if partition[0] in subscribed[name]), rich)
                 if len(held[taker]) + 1 < len(held[rich]):
-                    held[rich].discard(at)
-                    held[taker].add(at)
+                    held[rich].discard(partition)
+                    held[taker].add(partition)
                     poor.sort(key=lambda name: (len(held[name]), name))
                     moved = True
 

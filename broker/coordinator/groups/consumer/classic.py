@@ -85,20 +85,20 @@ class ClassicMembers:
 
     def _joined(self, ask: Ask, change: GroupChange, before: ConsumerMember, joining: GroupMember) -> None:
         name, metadata = joining.protocols[0]
-        found = consumer_subscription(metadata)
-        assert found is not None, "was read before"
+        subscription = consumer_subscription(metadata)
+        assert subscription is not None, "was read before"
         member = replace(
             before,
             instance_id=joining.instance_id,
-            rack_id=found.value.rack_id or before.rack_id,
+            rack_id=subscription.value.rack_id or before.rack_id,
             client_id=joining.client_id,
             client_host=joining.client_host,
-            topics=tuple(sorted(set(found.value.topics))),
+            topics=tuple(sorted(set(subscription.value.topics))),
             pattern=None,
             rebalance_timeout_ms=joining.rebalance_timeout_ms,
             classic=ClassicMember(session_timeout_ms=joining.session_timeout_ms, protocols=joining.protocols),
         )
-        after = change.update(before, member, owned_parts(found.value, self._consumers.image))
+        after = change.update(before, member, owned_parts(subscription.value, self._consumers.image))
         self._consumers.heard(change.work, change.group, after, is_new_step=True)
         self._consumers.must_sync(change.work, change.group, after)
         self._consumers.settle(change.work, change.group)
@@ -161,12 +161,12 @@ class ClassicMembers:
         """One code per member; an operator may name a static member by its instance id alone."""
         change = self._consumers.change(work, body.group_id)
         codes = []
-        for each in body.members:
+        for leaving in body.members:
             group = change.group
-            static = group.static_member(each.group_instance_id)
-            by_instance = static is not None and not each.member_id
-            member_id = static.member_id if static is not None and by_instance else each.member_id
-            member = _member(group, member_id, each.group_instance_id, None)
+            static = group.static_member(leaving.group_instance_id)
+            by_instance = static is not None and not leaving.member_id
+            member_id = static.member_id if static is not None and by_instance else leaving.member_id
+            member = _member(group, member_id, leaving.group_instance_id, None)
             if not isinstance(member, ErrorCode):
                 change.remove(member.member_id)
                 self._consumers.forget(group, member.member_id)

@@ -157,12 +157,12 @@ class ConsumerGroup:
                 member, epoch=0, previous_epoch=-1, state=MemberState.STABLE, assigned={}, revoking={}
             )
         else:
-            known = value.state in (state.value for state in MemberState)
+            is_known_state = value.state in (state.value for state in MemberState)
             changed = replace(
                 member,
                 epoch=value.member_epoch,
                 previous_epoch=value.previous_member_epoch,
-                state=MemberState(value.state) if known else MemberState.STABLE,
+                state=MemberState(value.state) if is_known_state else MemberState.STABLE,
                 assigned=parts_of(value.assigned_partitions),
                 revoking=parts_of(value.partitions_pending_revocation),
             )

@@ -138,20 +138,20 @@ class ConsumerGroups:
 
     def heard(self, work: Work, group: ConsumerGroup, member: ConsumerMember, *, is_new_step: bool) -> None:
         """A member sent a request. `is_new_step`: what it must do now began with this one."""
-        at = (group.group_id, member.member_id)
+        member_key = (group.group_id, member.member_id)
         timeout_ms = group_setting(self.image, group.group_id, SESSION_TIMEOUT)
         if timeout_ms is None:
             timeout_ms = self._config.group_consumer_session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         else:
-            self._timers.disarm((_JOIN, *at))
-            self._timers.disarm((_SYNC, *at))
-        self._timers.arm((_SESSION, *at), work.now.ms + timeout_ms)
+            self._timers.disarm((_JOIN, *member_key))
+            self._timers.disarm((_SYNC, *member_key))
+        self._timers.arm((_SESSION, *member_key), work.now.ms + timeout_ms)
         if member.state is not MemberState.UNREVOKED or member.classic is not None:
-            self._timers.disarm((_REVOCATION, *at))
+            self._timers.disarm((_REVOCATION, *member_key))
         elif is_new_step:
-            self._timers.arm((_REVOCATION, *at), work.now.ms + max(0, member.rebalance_timeout_ms))
+            self._timers.arm((_REVOCATION, *member_key), work.now.ms + max(0, member.rebalance_timeout_ms))
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         own_ms = group_setting(self.image, group_id, HEARTBEAT_INTERVAL)
@@ -163,11 +163,11 @@ class ConsumerGroups:
             self._timers.arm((_PATTERNS, "", ""), work.now.ms)
 
     def _look_on(self, work: Work) -> None:
-        group_id, found = self._patterns.advance(work.now.wall_ms)
+        group_id, topic_names = self._patterns.advance(work.now.wall_ms)
         if self._patterns.is_looking:
             self._timers.arm((_PATTERNS, "", ""), work.now.ms)
-        if found and group_id in self.groups:
-            self._draft(work, group_id).resolved(found)
+        if topic_names and group_id in self.groups:
+            self._draft(work, group_id).resolved(topic_names)
 
     def _draft(self, work: Work, group_id: str) -> GroupChange:
         draft: GroupChange = work.drafts.setdefault(group_id, self.change(work, group_id))
@@ -232,13 +232,15 @@ def consumer_described(
         )
 
     def assignment(parts: Parts) -> ConsumerGroupDescribeResponse.Assignment:
-        found = []
+        topics = []
         for topic_id, indexes in sorted(parts.items()):
             topic = image.topics.topic(topic_id)
             if topic is not None:
                 name, partitions = topic.name, tuple(sorted(indexes))
-                found.append(kinds.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=partitions))
-        return kinds.Assignment(topic_partitions=tuple(found))
+                topics.append(
+                    kinds.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=partitions)
+                )
+        return kinds.Assignment(topic_partitions=tuple(topics))
 
     named = sorted(each.assignor for each in group.members.values() if each.assignor)
     return kinds.DescribedGroup(

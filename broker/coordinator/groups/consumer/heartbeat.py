@@ -89,7 +89,7 @@ class ConsumerHeartbeats:
         that left for a while, and of a classic one, which never announces that it leaves."""
         body: ConsumerGroupHeartbeatRequest = ask.body
         draft = change.group
-        known = draft.members.get(body.member_id)
+        member = draft.members.get(body.member_id)
         static = draft.static_member(body.instance_id)
         if body.member_epoch == 0 and static is not None and _is_replaceable(static, body.member_id):
             self._consumers.forget(draft, static.member_id)
@@ -98,7 +98,7 @@ class ConsumerHeartbeats:
             return (
                 ErrorCode.UNRELEASED_INSTANCE_ID if body.member_epoch == 0 else ErrorCode.FENCED_INSTANCE_ID
             )
-        if known is None:
+        if member is None:
             if body.member_epoch != 0:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if len(draft.members) >= self._config.group_consumer_max_size:
@@ -109,7 +109,7 @@ class ConsumerHeartbeats:
                 client_id=ask.request.client_id,
                 client_host=ask.request.client_host,
             )
-        return ErrorCode.FENCED_MEMBER_EPOCH if _is_fenced(known, body) else known
+        return ErrorCode.FENCED_MEMBER_EPOCH if _is_fenced(member, body) else member
 
     def _leave(self, change: GroupChange, ask: Ask) -> ErrorCode | None:
         body: ConsumerGroupHeartbeatRequest = ask.body

@@ -124,11 +124,11 @@ class Patterns:
         # Without RE2, which topics another broker has found stays as it is.
         if not patterns or group.group_id in self._lookups or not is_installed("re2"):
             return False
-        known = group.patterns.values()
-        age_ms = wall_ms - max((each.wall_ms for each in known), default=wall_ms - REFRESH_MIN_MS - 1)
+        subscribed = group.patterns.values()
+        age_ms = wall_ms - max((each.wall_ms for each in subscribed), default=wall_ms - REFRESH_MIN_MS - 1)
         is_stale = (
             patterns != group.patterns.keys()
-            or min(each.version for each in known) < self._newest_topics
+            or min(each.version for each in subscribed) < self._newest_topics
             or age_ms > self._config.group_consumer_regex_refresh_interval_ms
         )
         # A time in the future is that of another clock.

@@ -104,19 +104,19 @@ class CoordinatorHandlers:
         body: FindCoordinatorRequest = request.body
         view = self._view(client.listener)
         several = request.header.version >= _MANY
-        found = [
+        coordinators = [
             self._find(body.key_type, key, view)
             for key in (body.coordinator_keys if several else (body.key,))
         ]
         if several:
-            return FindCoordinatorResponse(coordinators=tuple(found))
-        one = found[0]
+            return FindCoordinatorResponse(coordinators=tuple(coordinators))
+        coordinator = coordinators[0]
         return FindCoordinatorResponse(
-            error_code=one.error_code,
-            error_message=one.error_message if one.error_code else _NO_ERROR,
-            node_id=one.node_id,
-            host=one.host,
-            port=one.port,
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message if coordinator.error_code else _NO_ERROR,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
         )
 
     def _find(self, key_type: int, key: str, view: Viewpoint) -> FindCoordinatorResponse.Coordinator:
@@ -127,19 +127,21 @@ class CoordinatorHandlers:
         if leader is None:
             text = self._topics.absence(topic)
             return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-        at = endpoint_of(view.image, leader, view.listener)
-        if at is None:
+        endpoint = endpoint_of(view.image, leader, view.listener)
+        if endpoint is None:
             text = f"the partition of {topic.name} for {key!r} has no leader now: try again"
             return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-        return FindCoordinatorResponse.Coordinator(key=key, node_id=leader, host=at.host, port=at.port)
+        return FindCoordinatorResponse.Coordinator(
+            key=key, node_id=leader, host=endpoint.host, port=endpoint.port
+        )
 
     def _leader(self, image: MetadataImage, topic: InternalTopic, key: str) -> int | None:
-        known = image.topics.topic_named(topic.name)
-        count = 0 if known is None else image.topics.partition_count_of(known.topic_id)
-        if known is None or not count:
+        topic_info = image.topics.topic_named(topic.name)
+        count = 0 if topic_info is None else image.topics.partition_count_of(topic_info.topic_id)
+        if topic_info is None or not count:
             self._topics.need(topic)
             return None
-        partition = image.topics.partition(known.topic_id, partition_of(key, count))
+        partition = image.topics.partition(topic_info.topic_id, partition_of(key, count))
         return None if partition is None else partition.leader
 
 

@@ -133,14 +133,14 @@ class GroupHandlers:
 
     async def leave_group(self, request: Request, client: Client) -> messages.LeaveGroupResponse:
         body: messages.LeaveGroupRequest = request.body
-        one = request.header.version < _MANY_LEAVE
-        if one:
+        is_single = request.header.version < _MANY_LEAVE
+        if is_single:
             member = messages.LeaveGroupRequest.MemberIdentity(member_id=body.member_id)
             body = messages.LeaveGroupRequest(group_id=body.group_id, members=(member,))
         answer = await self._ask_member(body.group_id, request, client, body)
         if isinstance(answer, ErrorCode):
             return messages.LeaveGroupResponse(error_code=answer)
-        return messages.LeaveGroupResponse(error_code=answer.members[0].error_code) if one else answer
+        return messages.LeaveGroupResponse(error_code=answer.members[0].error_code) if is_single else answer
 
     async def _ask_member(self, group_id: str, request: Request, client: Client, body: Any = None) -> Any:
         if not group_id:
@@ -166,7 +166,7 @@ class GroupHandlers:
         self, request: Request, client: Client
     ) -> messages.ConsumerGroupDescribeResponse:
         body: messages.ConsumerGroupDescribeRequest = request.body
-        found = await together(
+        descriptions = await together(
             *(
                 self._coordinators.ask(group_id, DescribeConsumerGroup(group_id=group_id), request, client)
                 for group_id in body.group_ids
@@ -175,16 +175,16 @@ class GroupHandlers:
         operations = GROUP_OPERATIONS if body.include_authorized_operations else _NOT_ASKED
         kind = messages.ConsumerGroupDescribeResponse.DescribedGroup
         groups = []
-        for group_id, each in zip(body.group_ids, found, strict=True):
-            if isinstance(each, ErrorCode):
-                groups.append(kind(group_id=group_id, error_code=each))
+        for group_id, description in zip(body.group_ids, descriptions, strict=True):
+            if isinstance(description, ErrorCode):
+                groups.append(kind(group_id=group_id, error_code=description))
             else:
-                groups.append(_with(each, authorized_operations=operations))
+                groups.append(_with(description, authorized_operations=operations))
         return messages.ConsumerGroupDescribeResponse(groups=tuple(groups))
 
     async def describe_groups(self, request: Request, client: Client) -> messages.DescribeGroupsResponse:
         body: messages.DescribeGroupsRequest = request.body
-        found = await together(
+        descriptions = await together(
             *(
                 self._coordinators.ask(group_id, DescribeGroup(group_id=group_id), request, client)
                 for group_id in body.groups
@@ -192,19 +192,19 @@ class GroupHandlers:
         )
         operations = GROUP_OPERATIONS if body.include_authorized_operations else _NOT_ASKED
         groups = []
-        for group_id, each in zip(body.groups, found, strict=True):
-            if isinstance(each, ErrorCode):
+        for group_id, description in zip(body.groups, descriptions, strict=True):
+            if isinstance(description, ErrorCode):
                 groups.append(
-                    messages.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=each)
+                    messages.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=description)
                 )
                 continue
             more: dict[str, Any] = {}
-            if each.group_state == "Dead" and request.header.version >= _NOT_FOUND:
+            if description.group_state == "Dead" and request.header.version >= _NOT_FOUND:
                 more = {
                     "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
                     "error_message": f"Group {group_id} not found.",
                 }
-            groups.append(_with(each, authorized_operations=operations, **more))
+            groups.append(_with(description, authorized_operations=operations, **more))
         return messages.DescribeGroupsResponse(groups=tuple(groups))
 
     async def list_groups(self, request: Request, client: Client) -> messages.ListGroupsResponse:

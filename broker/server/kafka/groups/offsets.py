@@ -76,7 +76,7 @@ class OffsetHandlers:
         """The partitions that exist, each once, with the last offset for it: so a request stores no more
         records than there are partitions. And the code of each, should it not exist."""
         codes: dict[tuple[str, bytes, int], ErrorCode] = {}
-        found: dict[tuple[str, bytes], dict[int, Any]] = {}
+        topics: dict[tuple[str, bytes], dict[int, Any]] = {}
         for topic in body.topics:
             name = self._name(topic.topic_id) if version >= _IDS else topic.name
             missing = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -85,11 +85,11 @@ class OffsetHandlers:
             for index, part in last_of_each(topic.partitions).items():
                 codes[topic.name, topic.topic_id, index] = missing
                 if name is not None and self._exists(name, index):
-                    found.setdefault((name, topic.topic_id), {})[index] = part
+                    topics.setdefault((name, topic.topic_id), {})[index] = part
         kind = messages.OffsetCommitRequest.OffsetCommitRequestTopic
         asked = tuple(
             kind(name=name, topic_id=topic_id, partitions=tuple(parts.values()))
-            for (name, topic_id), parts in found.items()
+            for (name, topic_id), parts in topics.items()
         )
         return asked, codes
 
@@ -130,12 +130,12 @@ class OffsetHandlers:
         if body.topics is not None:
             wanted = tuple((topic.name, index) for topic in body.topics for index in topic.partition_indexes)
         if version < _IN_KAFKA:
-            found: Any = ErrorCode.UNSUPPORTED_VERSION
+            fetched: Any = ErrorCode.UNSUPPORTED_VERSION
         else:
-            found = await self._fetched(body.group_id, wanted, body.require_stable, request, client)
+            fetched = await self._fetched(body.group_id, wanted, body.require_stable, request, client)
         code = ErrorCode.NONE
-        if isinstance(found, ErrorCode):
-            code, found = found, _failed(wanted or (), found)
+        if isinstance(fetched, ErrorCode):
+            code, fetched = fetched, _failed(wanted or (), fetched)
             if version >= _TOP_LEVEL:
                 return messages.OffsetFetchResponse(error_code=code)
         kinds = messages.OffsetFetchResponse
@@ -145,7 +145,7 @@ class OffsetHandlers:
                     name=name,
                     partitions=tuple(kinds.OffsetFetchResponsePartition(**_fields(each)) for each in parts),
                 )
-                for name, parts in _by_topic(found).items()
+                for name, parts in _by_topic(fetched).items()
             )
         )
 
@@ -166,11 +166,11 @@ class OffsetHandlers:
                 (name, index) for name, each in names if name is not None for index in each.partition_indexes
             )
             unknown = [each for name, each in names if name is None]
-        found = await self._fetched(group.group_id, wanted, require_stable, request, client)
-        if isinstance(found, ErrorCode):
-            return kinds.OffsetFetchResponseGroup(group_id=group.group_id, error_code=found)
+        fetched = await self._fetched(group.group_id, wanted, require_stable, request, client)
+        if isinstance(fetched, ErrorCode):
+            return kinds.OffsetFetchResponseGroup(group_id=group.group_id, error_code=fetched)
         topics = []
-        for name, parts in _by_topic(found).items():
+        for name, parts in _by_topic(fetched).items():
             topic = self._image().topics.topic_named(name)
             if by_id and topic is None:
                 continue
@@ -181,11 +181,13 @@ class OffsetHandlers:
                     partitions=tuple(kinds.OffsetFetchResponsePartitions(**_fields(each)) for each in parts),
                 )
             )
-        for each in unknown:
-            missing = _failed([("", index) for index in each.partition_indexes], ErrorCode.UNKNOWN_TOPIC_ID)
+        for partition in unknown:
+            missing = _failed(
+                [("", index) for index in partition.partition_indexes], ErrorCode.UNKNOWN_TOPIC_ID
+            )
             topics.append(
                 kinds.OffsetFetchResponseTopics(
-                    topic_id=each.topic_id,
+                    topic_id=partition.topic_id,
                     partitions=tuple(kinds.OffsetFetchResponsePartitions(**_fields(one)) for one in missing),
                 )
             )
@@ -210,7 +212,7 @@ class OffsetHandlers:
         if not body.group_id:
             return messages.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         kinds = messages.OffsetDeleteRequest
-        known = tuple(
+        existing = tuple(
             kinds.OffsetDeleteRequestTopic(
                 name=topic.name,
                 partitions=tuple(
@@ -219,7 +221,7 @@ class OffsetHandlers:
             )
             for topic in body.topics
         )
-        asked = messages.OffsetDeleteRequest(group_id=body.group_id, topics=known)
+        asked = messages.OffsetDeleteRequest(group_id=body.group_id, topics=existing)
         answer = await self._coordinators.ask(body.group_id, asked, request, client)
         if isinstance(answer, ErrorCode) or answer.error_code:
             code = answer if isinstance(answer, ErrorCode) else answer.error_code

@@ -94,13 +94,13 @@ class OtherBrokers:
     async def _connection(self, broker_id: int) -> NodeConnection:
         """A connection whose login stays valid for a while."""
         peer = self._peer(broker_id)
-        known = self._connections.get(broker_id)
-        if known is not None:
-            if known[0] == peer and known[1].is_open:
-                if known[1].login_is_due:
-                    await self._connector.log_in_again(peer, known[1], timeout_s=self._timeout_s)
-                return known[1]
-            known[1].close()
+        open_connection = self._connections.get(broker_id)
+        if open_connection is not None:
+            if open_connection[0] == peer and open_connection[1].is_open:
+                if open_connection[1].login_is_due:
+                    await self._connector.log_in_again(peer, open_connection[1], timeout_s=self._timeout_s)
+                return open_connection[1]
+            open_connection[1].close()
         connection = await self._connector.open(peer, client_id=self._client_id, timeout_s=self._timeout_s)
         self._connections[broker_id] = peer, connection
         return connection

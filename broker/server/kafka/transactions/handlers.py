@@ -63,16 +63,19 @@ class TransactionHandlers:
     async def init_producer_id(self, request: Request, client: Client) -> InitProducerIdResponse:
         body: InitProducerIdRequest = request.body
         if body.transactional_id == "" or (body.producer_id == -1) != (body.producer_epoch == -1):
-            found: transaction.InitializedProducer | ErrorCode = ErrorCode.INVALID_REQUEST
+            initialized: transaction.InitializedProducer | ErrorCode = ErrorCode.INVALID_REQUEST
         elif body.transactional_id is None:
-            found = await self._fresh_id()
+            initialized = await self._fresh_id()
         else:
-            found = await self._init(body, request, client)
-        if isinstance(found, ErrorCode):
+            initialized = await self._init(body, request, client)
+        if isinstance(initialized, ErrorCode):
             return InitProducerIdResponse(
-                error_code=_known_to(found, request.header.version, _INIT_FENCED_SINCE), producer_epoch=-1
+                error_code=_known_to(initialized, request.header.version, _INIT_FENCED_SINCE),
+                producer_epoch=-1,
             )
-        return InitProducerIdResponse(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
+        return InitProducerIdResponse(
+            producer_id=initialized.producer_id, producer_epoch=initialized.producer_epoch
+        )
 
     async def _init(
         self, body: InitProducerIdRequest, request: Request, client: Client
@@ -110,15 +113,15 @@ class TransactionHandlers:
         message = AddPartitionsToTxnResponse
         version = request.header.version
         if version < _MANY:
-            one = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+            transaction_body = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
                 transactional_id=body.v3_and_below_transactional_id,
                 producer_id=body.v3_and_below_producer_id,
                 producer_epoch=body.v3_and_below_producer_epoch,
                 verify_only=False,
                 topics=body.v3_and_below_topics,
             )
-            codes = await self._add(one, request, client)
-            return message(results_by_topic_v3_and_below=_results(one, codes, version))
+            codes = await self._add(transaction_body, request, client)
+            return message(results_by_topic_v3_and_below=_results(transaction_body, codes, version))
         answers = await together(*[self._add(one, request, client) for one in body.transactions])
         return message(
             results_by_transaction=tuple(
@@ -159,11 +162,11 @@ class TransactionHandlers:
     async def _unknown(self, places: list[transaction.TopicPartition]) -> set[transaction.TopicPartition]:
         """Those that do not exist; of many, some in each turn of the loop."""
         unknown = set()
-        for place, each in enumerate(places):
+        for place, partition in enumerate(places):
             if place % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await pause()
-            if not self._exists(each):
-                unknown.add(each)
+            if not self._exists(partition):
+                unknown.add(partition)
         return unknown
 
     def _exists(self, place: transaction.TopicPartition) -> bool:
@@ -235,13 +238,13 @@ class TransactionHandlers:
             producer_ids=frozenset(body.producer_id_filters),
             min_duration_ms=body.duration_filter,
         )
-        found: list[transaction.TransactionDescription] = []
+        descriptions: list[transaction.TransactionDescription] = []
         for partition in self._coordinators.led():
             answer = await self._coordinators.ask_partition(partition, asked, request, client)
             if answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return message(error_code=answer)
             if not isinstance(answer, ErrorCode):
-                found += answer
+                descriptions += answer
         return message(
             unknown_state_filters=unknown,
             transaction_states=tuple(
@@ -250,7 +253,7 @@ class TransactionHandlers:
                     producer_id=each.producer_id,
                     transaction_state=each.state,
                 )
-                for each in found
+                for each in descriptions
             ),
         )
 

@@ -131,12 +131,12 @@ class MarkerSender:
             if epoch is None:
                 return
             by_leader: dict[int, list[TopicPartition]] = {}
-            for each in sorted(left):
-                leader = _leader(image, each)
+            for broker_id in sorted(left):
+                leader = _leader(image, broker_id)
                 if leader is None:
-                    left.discard(each)
+                    left.discard(broker_id)
                 else:
-                    by_leader.setdefault(leader, []).append(each)
+                    by_leader.setdefault(leader, []).append(broker_id)
             asked = [self._to(leader, parts, effect, epoch) for leader, parts in by_leader.items()]
             for codes in await together(*asked):
                 if not _FENCED.isdisjoint(codes.values()):

@@ -95,7 +95,7 @@ class TransactionVerifier:
             message.AddPartitionsToTxnTopic(name=name, partitions=indexes)
             for name, indexes in by_topic(asked.partitions)
         ]
-        one = message.AddPartitionsToTxnTransaction(
+        transaction_body = message.AddPartitionsToTxnTransaction(
             transactional_id=asked.transactional_id,
             producer_id=asked.producer_id,
             producer_epoch=asked.producer_epoch,
@@ -104,7 +104,9 @@ class TransactionVerifier:
         )
         codes = dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)
         try:
-            answer = await self._brokers.ask(leader, message(transactions=(one,)), version=_VERIFY_VERSION)
+            answer = await self._brokers.ask(
+                leader, message(transactions=(transaction_body,)), version=_VERIFY_VERSION
+            )
         except (ConnectionFailed, TimeoutError):
             return codes
         if answer.error_code:
@@ -249,15 +251,17 @@ class TransactionOffsets:
 
     async def txn_offset_commit(self, request: Request, client: Client) -> TxnOffsetCommitResponse:
         body: TxnOffsetCommitRequest = request.body
-        known: dict[str, dict[int, Any]] = {}
+        committed: dict[str, dict[int, Any]] = {}
         for topic in body.topics:
             for index, part in last_of_each(topic.partitions).items():
                 if self._exists(topic.name, index):
-                    known.setdefault(topic.name, {})[index] = part
+                    committed.setdefault(topic.name, {})[index] = part
         codes: dict[TopicPartition, ErrorCode] = {}
-        if known:
+        if committed:
             kind = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-            asked = tuple(kind(name=name, partitions=tuple(parts.values())) for name, parts in known.items())
+            asked = tuple(
+                kind(name=name, partitions=tuple(parts.values())) for name, parts in committed.items()
+            )
             fixed = msgspec.structs.replace(body, topics=asked)
             codes = await self._committed(fixed, request, client)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -298,15 +302,15 @@ class TransactionOffsets:
     async def _refusal(self, body: TxnOffsetCommitRequest) -> ErrorCode | None:
         if not body.group_id or not body.transactional_id:
             return ErrorCode.INVALID_REQUEST if body.group_id else ErrorCode.INVALID_GROUP_ID
-        place = self._partition_of(body.group_id)
+        partition = self._partition_of(body.group_id)
         codes = await self._verifier.verify(
             AddPartitions(
                 transactional_id=body.transactional_id,
                 producer_id=body.producer_id,
                 producer_epoch=body.producer_epoch,
-                partitions=(place,),
+                partitions=(partition,),
                 verify_only=True,
             )
         )
-        code = codes[place]
+        code = codes[partition]
         return None if code is ErrorCode.NONE else _FOR_CLIENTS.get(code, code)

@@ -29,7 +29,7 @@ from metaquorum.pipeline.intervals.log_parts import (
     LateReplay,
     ReplayedSection,
     agrees,
-    goes_on,
+    continues,
     spliced,
 )
 from metaquorum.pipeline.intervals.moments import BatchClock, Silence
@@ -97,7 +97,7 @@ def section_told(
         collect(rows, section.take())
     collect(rows, section.take())
     try:
-        told = section.told()
+        told = section.section()
     except StateError:
         return None
     return msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=ReplayedSection), rows
@@ -121,7 +121,7 @@ def in_sections(
         part = given[cut:after]
         result = section_told(part, walk.before(cut), posts)
         at = -1
-        if result is not None and goes_on(engine, result[0]):
+        if result is not None and continues(engine, result[0]):
             told, body = result
             for number, post in enumerate(told.posts):
                 feed(

@@ -134,7 +134,7 @@ def test_a_snapshot_without_voters_says_that_static_ones_are_configured() -> Non
 @pytest.mark.parametrize("cut", range(len(HISTORY)))
 def test_a_later_run_goes_on_where_this_one_ended(cut: int) -> None:
     def run(sets: VoterPeriods, given: list[RecordBatch]) -> None:
-        clock = ClusterReplay("made", log_end=0).told.clock
+        clock = ClusterReplay("made", log_end=0).trackers.clock
         for batch in given:
             if batch.header.is_control:
                 moment = clock.moment(batch.header.base_offset, batch.header.max_timestamp_ms)

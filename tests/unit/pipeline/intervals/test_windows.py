@@ -76,8 +76,9 @@ def assert_same(given: Sequence[RecordBatch], window_records: int = 4_096) -> in
         mine, its = decode_state(found.saved_state), decode_state(expected.saved_state)
         assert mine.image == its.image
         assert in_any_order(mine.trackers) == in_any_order(its.trackers)
-    for directory in {at for info in expected.told.partitions.all() for at in info.directories}:
-        assert found.told.partitions.replicas_in(directory) == expected.told.partitions.replicas_in(directory)
+    for directory in {at for info in expected.trackers.partitions.all() for at in info.directories}:
+        held = [each.trackers.partitions.replicas_in(directory) for each in (found, expected)]
+        assert held[0] == held[1]
     assert found.moment == expected.moment
     assert images_equal(found.image, expected.image)
     rows, expected_rows = tables_of(found), tables_of(expected)

@@ -56,7 +56,7 @@ def test_readers_that_hand_over_note_what_one_reader_notes(kinds: list[int | Non
     read(first, items[:cut])
     read(later, items[cut:])
     earlier, saved = first.cut_off()
-    first.go_on(*later.cut_off())
+    first.continue_from(*later.cut_off())
     assert [*earlier, *last(first)] == [
         msgspec.structs.replace(row, kind=row.kind.replace("tail", "corrupt")) for row in told
     ]

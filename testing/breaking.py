@@ -314,6 +314,8 @@ class BreakableCluster(ClusterContents):
     def _disk_fault(
         self, node: int, log_dir: int | None, what: str, kind: DiskKind, value: float = 0
     ) -> ActiveFault:
+        if not value >= 0:
+            raise ClusterError(f"{value:g}: a delay, or a number of bytes, is not negative")
         found = self._node(node)
         directories = [str(path) for path in found.config.log_dirs]
         if log_dir is not None and not 0 <= log_dir < len(directories):

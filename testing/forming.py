@@ -25,6 +25,7 @@ from metaquorum.node.local_nodes import (
 )
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.meta_properties import MetaProperties
 from metaquorum.storage.uuids import random_uuid, uuid_from_text, uuid_to_text
 from metaquorum.testing.access import ClientAccess
@@ -109,6 +110,9 @@ def form(shape: ClusterShape, clock: ClusterClock, rng: random.Random) -> list[F
     nodes = _local_nodes(shape, rng)
     try:
         return _Formatter(shape, clock, rng, nodes).formatted()
+    except DiskError as error:
+        give_back_ports(ports_of(nodes))
+        raise ClusterError(str(error)) from error
     except BaseException:
         give_back_ports(ports_of(nodes))
         raise

@@ -114,6 +114,8 @@ class RunningCluster:
         mode = wishes.get("mode", IN_PROCESS)
         if mode not in (IN_PROCESS, PROCESSES):
             raise ClusterError(f'mode={mode!r}: write "{IN_PROCESS}" or "{PROCESSES}"')
+        if not wishes.get("timeout_s", TIMEOUT_S) > 0:
+            raise ClusterError(f"timeout_s={wishes['timeout_s']:g}: give a number of seconds above 0")
         self.seed: int = wishes.get("seed", random.SystemRandom().getrandbits(32))
         """Of everything that the cluster draws."""
         self._rng = random.Random(self.seed)

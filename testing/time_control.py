@@ -16,6 +16,9 @@ LONG_STEP_S = 0.2
 MIDDLE_S = 90.0
 """Up to this, time passes in steps; beyond, in `JUMPS` jumps, and there is an election in each."""
 JUMPS = 10
+YEAR_S = 365 * 86_400.0
+LONGEST_S = 100 * YEAR_S
+"""Beyond, times of records have no date."""
 SETTLE_STEPS = 6
 """Steps after a jump, in which nodes exchange the heartbeats that are overdue."""
 RECOVERY_STEPS_MAX = 100
@@ -46,8 +49,11 @@ class TimeControl:
         """Moves the time of all nodes forward. What is due happens in order: heartbeats, sessions, leases,
         elections, retention, expiry. A long way ends up to 10 s later, once the nodes serve again."""
         total_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds + ms / 1000
-        if total_s <= 0:
-            raise ClusterError(f"the clock cannot move by {total_s:g} s: it moves forward only")
+        if not 0 < total_s <= LONGEST_S:  # nor by what is not a number
+            years = LONGEST_S / YEAR_S
+            raise ClusterError(
+                f"the clock cannot move by {total_s:g} s: it moves forward only, by up to {years:g} years"
+            )
         with self._held():
             self._advance(total_s)
 

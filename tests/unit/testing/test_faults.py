@@ -144,6 +144,10 @@ def test_what_cannot_be_done_is_one_line() -> None:
             (lambda: cluster.disk_full(0, 3), "no log_dir 3"),
             (lambda: cluster.clock.advance(seconds=-1), "forward only"),
             (cluster.clock.advance, "forward only"),
+            (lambda: cluster.clock.advance(seconds=float("nan")), "forward only"),
+            (lambda: cluster.clock.advance(days=10**9), "by up to 100 years"),
+            (lambda: cluster.disk_slow(0, delay_s=-1), "not negative"),
+            (lambda: cluster.disk_fails(0, after_bytes=-1), "not negative"),
             (lambda: cluster.leader("none", 0), "no partition none-0"),
         ):
             with pytest.raises(ClusterError, match=text) as caught:
@@ -151,6 +155,16 @@ def test_what_cannot_be_done_is_one_line() -> None:
             assert "\n" not in str(caught.value)
     with pytest.raises(ClusterError, match="manual"):
         Cluster(clock="stopped")
+    with pytest.raises(ClusterError, match="timeout_s=0: give"):
+        Cluster(timeout_s=0)
+    with pytest.raises(ClusterError, match="no space left on the disk in memory"):
+        Cluster(disk_bytes=10).start()
+
+
+def test_a_directory_below_a_file_is_one_line(tmp_path: Any) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match="a part of the path is a file"):
+        Cluster(directory=tmp_path / "file" / "cluster").start()
 
 
 def test_a_directory_on_the_real_disk_has_no_faults(tmp_path: Any) -> None:

@@ -50,6 +50,7 @@ class GuardedServer(grpc.aio.Server):
         self._server = server
         self._limits = limits
         self._arrivals: list[Arrivals] = []
+        self._is_started = False
         self._methods = _Methods()
         server.add_generic_rpc_handlers((self._methods,))
 
@@ -85,6 +86,7 @@ class GuardedServer(grpc.aio.Server):
             self._methods.arrivals = tuple(self._arrivals)
 
     async def start(self) -> None:
+        self._is_started = True
         await self._server.start()
         for each in self._arrivals:
             each.open()
@@ -92,6 +94,10 @@ class GuardedServer(grpc.aio.Server):
     async def stop(self, grace: float | None = None) -> None:
         for each in self._arrivals:
             each.close()
+        if not self._is_started:
+            # gRPC keeps the ports of a server that was never started for as long as the process lives.
+            self._is_started = True
+            await self._server.start()
         await self._server.stop(grace)
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109

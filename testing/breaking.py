@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import NamedTuple, Self, Unpack, get_type_hints
+from typing import Any, NamedTuple, Self, Unpack, get_type_hints
 
+from metaquorum.raft.voters import majority
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.testing.chaos import ChaosThread
 from metaquorum.testing.contents import ClusterContents
 from metaquorum.testing.disk_faults import DiskFaultOrder, DiskKind, begin_disk_fault
 from metaquorum.testing.errors import ClusterError
-from metaquorum.testing.healing import ActiveFault, ActiveRequestFault
+from metaquorum.testing.healing import (
+    NO_EFFECT,
+    PATIENCE_S,
+    ActiveFault,
+    ActiveRequestFault,
+    Effect,
+    cut_effect,
+    no_end,
+)
 from metaquorum.testing.interception import ClientFault, Interceptor, Replacement
 from metaquorum.testing.memory_disk import DiskCopy, MemoryDisk
 from metaquorum.testing.network import Delay, Pair
@@ -73,24 +84,46 @@ class BreakableCluster(ClusterContents):
         """Ends a node as `kill -9` does; healing starts it again. `power_lost`: what it had not synced may
         be lost, as when the machine stops."""
         found = self._running(node)
-        text = f"{found.name} lost power" if power_lost else f"{found.name} was killed"
+        text = f"{found.name} lost power" if power_lost else ""
         if power_lost and not isinstance(found.disk, MemoryDisk):
             raise ClusterError("a power loss needs data in memory: leave `directory` out")
-        self._run(found.kill(power_lost=power_lost), f"{found.name} to end")
-        return self._fault(text, lambda: self._start_again(found))
+        return self._kill(found, text, power_lost=power_lost)
 
     def stop(self, node: int) -> ActiveFault:
         """A controlled shutdown of a node; healing starts it again."""
         found = self._running(node)
-        self._run(found.stop(), f"{found.name} to stop")
-        return self._fault(f"{found.name} was stopped", lambda: self._start_again(found))
+        return self._down(found, f"{found.name} was stopped", found.stop())
 
     def restart(self, node: int) -> None:
-        """Starts a node that is down, or stops it and starts it again; returns when it serves."""
+        """Starts a node that is down, which heals the faults that keep it down, or stops it and starts it
+        again; returns when it serves, unless another fault keeps it from that."""
         found = self._node(node)
+        for fault in self._faults.of_node(node):
+            fault.end()
+            self._note(f"healed: {fault.text}")
         if found.is_up:
-            self._run(found.stop(), f"{found.name} to stop")
-        self._start_again(found)
+            self._down(found, f"{found.name} was stopped", found.stop()).end()
+        self._recover()
+
+    def _recover(self) -> None:
+        """A broker that has given up a directory uses it again after a restart, too."""
+        super()._recover()
+        for node in [each for each in self._brokers() if self._lacks_a_directory(each)]:
+            self._down(node, f"{node.name} was stopped, to use its directories again", node.stop()).end()
+            super()._recover()
+
+    def _lacks_a_directory(self, node: ClusterNode) -> bool:
+        image = node.image if node.node_id in self._able() and node.is_up else None
+        registration = None if image is None else image.brokers.get(node.node_id)
+        return registration is not None and 0 < len(registration.directories) < len(node.config.log_dirs)
+
+    def _kill(self, node: ClusterNode, text: str = "", *, power_lost: bool = False) -> ActiveFault:
+        """Also one that is down already."""
+        return self._down(node, text or f"{node.name} was killed", node.kill(power_lost=power_lost))
+
+    def _down(self, node: ClusterNode, text: str, end: Coroutine[Any, Any, None]) -> ActiveFault:
+        """A node that `end` ends, and that stays down until the fault heals."""
+        return self._fault(text, no_end, Effect(down=frozenset([node.node_id])), end)
 
     def pause(self, node: int) -> ActiveFault:
         """Stops the process of a node as SIGSTOP does; healing has it go on. Only with mode="processes"."""
@@ -124,12 +157,7 @@ class BreakableCluster(ClusterContents):
         name = self._node(node).name
         pairs = [pair for other in self._nodes if other != node for pair in ((node, other), (other, node))]
         faults = [ClientFault(None, node, (True, True), None)] if clients else []
-        self._isolated.append(node)
-
-        def healed() -> None:
-            self._isolated.remove(node)
-
-        return self._network_fault(f"{name} is isolated", pairs, faults, None, healed)
+        return self._network_fault(f"{name} is isolated", pairs, faults, None)
 
     def delay(
         self, a: int | str, b: int | str, *, ms: float, jitter: float = 0, direction: str = "both"
@@ -186,12 +214,7 @@ class BreakableCluster(ClusterContents):
         return self._network_fault(text, pairs, faults, delay)
 
     def _network_fault(
-        self,
-        text: str,
-        pairs: list[Pair],
-        faults: list[ClientFault],
-        delay: Delay | None,
-        healed: Callable[[], None] = lambda: None,
+        self, text: str, pairs: list[Pair], faults: list[ClientFault], delay: Delay | None
     ) -> ActiveFault:
         shared = self._interception
 
@@ -207,14 +230,8 @@ class BreakableCluster(ClusterContents):
             await self._meet_requests()
             await self._network.end(pairs, delay)
 
-        def heal() -> None:
-            self._run(end(), "the network to heal")
-            healed()
-            if pairs and not self._is_manual and not any(each.is_in_force for each in self._faults):
-                self._until(self._is_whole, "all nodes to reach each other")
-
-        self._run(begin(), text)
-        return self._fault(text, heal)
+        effect = cut_effect(pairs, delay) if pairs else NO_EFFECT
+        return self._fault(text, lambda: self._run(end(), "the network to heal"), effect, begin())
 
     # --- disks
 
@@ -228,7 +245,7 @@ class BreakableCluster(ClusterContents):
 
     def disk_fails(self, node: int, log_dir: int | None = None, *, after_bytes: int = 0) -> ActiveFault:
         """Every operation on a disk, or in one directory, fails once `after_bytes` more bytes have been
-        written. A broker uses such a directory again after a restart."""
+        written. A broker that has given up a directory restarts when it heals."""
         when = f" after {after_bytes} bytes" if after_bytes else ""
         return self._disk_fault(node, log_dir, f"fails{when}", "failing", after_bytes)
 
@@ -255,15 +272,38 @@ class BreakableCluster(ClusterContents):
         disk = self._memory_disk(found)
         if isinstance(copy, Path):
             raise ClusterError("this copy is of a cluster of processes: restore it there")
+        if copy is None:
+            self._check_quorum_outlives(found)
 
         async def replace() -> None:
             await found.kill()
-            disk.replace(copy)
+            new = disk.new()
             if copy is None:
-                found.format_again()
+                found.format_again(new)  # which no fault of the disk is to meet
+            disk.replace(new.copy() if copy is None else copy)
+            self._see_disk(found, disk.copy().disk)
 
-        self._run(replace(), f"{found.name} to end")
-        return self._fault(f"{found.name} {what}", lambda: self._start_again(found))
+        return self._down(found, f"{found.name} {what}", replace())
+
+    def _check_quorum_outlives(self, node: ClusterNode) -> None:
+        """Raises ClusterError if so many voters have lost their disks that none is elected any longer."""
+        if node.node_id not in self._voters:
+            return
+        self._see_voters()
+        kept = [each for each, disk_id in self._voters.items() if self._disk_ids.get(each) == disk_id]
+        left, needed = len({*kept} - {node.node_id}), majority(len(self._voters))
+        if left < needed:
+            raise ClusterError(
+                f"without the disk of {node.name} too few controllers have the metadata: {left} of"
+                f" {len(self._voters)}, and {needed} are needed; have more controllers, or wait"
+                " until those with new disks vote again"
+            )
+
+    def _see_disk(self, node: ClusterNode, disk: Disk) -> None:
+        """What a node has on its disk now: whether it is that of a voter."""
+        if node.local.controls:
+            own = load_meta_properties(disk, str(node.config.metadata_log_dir))
+            self._disk_ids[node.node_id] = own.directory_id or b""
 
     @staticmethod
     def _memory_disk(node: ClusterNode) -> MemoryDisk:
@@ -274,13 +314,17 @@ class BreakableCluster(ClusterContents):
     def _disk_fault(
         self, node: int, log_dir: int | None, what: str, kind: DiskKind, value: float = 0
     ) -> ActiveFault:
+        if not value >= 0:
+            raise ClusterError(f"{value:g}: a delay, or a number of bytes, is not negative")
         found = self._node(node)
         directories = [str(path) for path in found.config.log_dirs]
         if log_dir is not None and not 0 <= log_dir < len(directories):
             raise ClusterError(f"{found.name} has no log_dir {log_dir}: it has {len(directories)}, from 0")
         directory = self._home_of(found) if log_dir is None else directories[log_dir]
         wanted = DiskFaultOrder(kind=kind, directory=directory, value=value)
-        return self._fault(f"{directory} {what}", self._begin_disk_fault(found, wanted))
+        is_endurable = kind == "slow" and value <= PATIENCE_S
+        effect = NO_EFFECT if is_endurable else Effect(hampered=frozenset([node]))
+        return self._fault(f"{directory} {what}", self._begin_disk_fault(found, wanted), effect)
 
     def _home_of(self, node: ClusterNode) -> str:
         """The directory that has all directories of a node."""
@@ -345,5 +389,5 @@ class BreakableCluster(ClusterContents):
         handle = ActiveRequestFault(text, heal, fault, self.timeout_s, self._what_nodes_do)
         self._interception.faults.append(fault)
         self._requests_changed()
-        self._faults.append(handle)
+        self._faults.add(handle)
         return handle

@@ -20,7 +20,7 @@ from metaquorum.metadata.requests.settings import QuotaChange, QuotaOp
 from metaquorum.testing.access import TOKEN_S, USER
 from metaquorum.testing.breaking import BreakableCluster
 from metaquorum.testing.errors import ClusterError
-from metaquorum.testing.healing import ActiveFault
+from metaquorum.testing.healing import BROKERS, ActiveFault, Effect, no_end
 from metaquorum.testing.running import PROCESSES, Wishes
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,
@@ -54,6 +54,11 @@ class Cluster(BreakableCluster):
             return super().__new__(cls)
         kind: type[Cluster] = testing.ProcessCluster
         return super().__new__(kind)
+
+    def __init__(self, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> None:
+        super().__init__(brokers, controllers, **wishes)
+        self._quotas: dict[str, dict[str, float]] = {}
+        """By client, what a fault has set."""
 
     # --- producers and transactions
 
@@ -168,16 +173,23 @@ class Cluster(BreakableCluster):
         ahead = [each for each in replicas if each != behind[0]]
         down = self.kill(behind[0])
         self.clock.advance(seconds=FENCED_S)
+        text = f"{topic}-{partition}: what is acknowledged now will be lost"
 
         def elect() -> None:
-            faults = [self.kill(each) for each in ahead]
-            self.clock.advance(seconds=FENCED_S)
-            down.heal()
-            self._elect(topic, partition, unclean=True)
-            for fault in faults:
-                fault.heal()
+            faults = [self._kill(self._nodes[each]) for each in ahead]
+            try:
+                self.clock.advance(seconds=FENCED_S)
+                down.heal()
+                if behind[0] in self._able():
+                    self._elect(topic, partition, unclean=True)
+                else:
+                    self._note(f"{text}: it is not, another fault keeps {self._name(behind[0])} from leading")
+            finally:
+                for fault in faults:
+                    fault.end()
+            self._recover()
 
-        return self._fault(f"{topic}-{partition}: what is acknowledged now will be lost", elect)
+        return self._fault(text, elect)
 
     def expire_messages(self, topic: str, partition: int = 0) -> int:
         """The messages of a partition are gone, as after retention: offsets below the end are out of range.
@@ -228,15 +240,21 @@ class Cluster(BreakableCluster):
         """The certificate of the brokers has expired, or that of a client of `client_certificate`; open
         connections stay, and no new one is made until it heals."""
         held = self._access.certificates
-        if client is None:
-            held.expire_broker(True)
-            text = "the certificate of the brokers has expired"
-            return self._fault(text, lambda: held.expire_broker(False))
-        if not held.has_client(client):
+        if client is not None and not held.has_client(client):
             raise ClusterError(f"there is no certificate of {client}: client_certificate makes one")
-        held.expire_client(client, True)
-        text = f"the certificate of client {client} has expired"
-        return self._fault(text, lambda: held.expire_client(client, False))
+
+        def follow() -> None:
+            has_expired = owner in [each.expired for each in self._faults.effects]
+            if client is None:
+                held.expire_broker(has_expired)
+            else:
+                held.expire_client(client, has_expired)
+
+        owner = BROKERS if client is None else client
+        text = f"the certificate of {'the brokers' if client is None else f'client {client}'} has expired"
+        fault = self._fault(text, follow, Effect(expired=owner))
+        follow()
+        return fault
 
     def token(self, user: str = USER, *, seconds: float = TOKEN_S) -> str:
         """With sasl="oauth", a token with which a user logs in for some seconds, by the cluster's clock."""
@@ -259,16 +277,35 @@ class Cluster(BreakableCluster):
         if not wanted or min(wanted.values()) <= 0:
             raise ClusterError("give produce_bytes_s= or fetch_bytes_s=, in bytes a second, above 0")
 
-        def change(values: Mapping[str, float | None]) -> None:
+        limits = ", ".join(f"{key} {rate:g}" for key, rate in wanted.items())
+        text = f"client {client} is throttled: {limits}"
+        fault = self._fault(text, no_end, Effect(quota=(client, wanted)))
+        try:
+            self._settle_quotas()
+        except BaseException:
+            fault.end()
+            raise
+        return fault
+
+    def _recover(self) -> None:
+        super()._recover()
+        if self._able():
+            self._settle_quotas()
+
+    def _settle_quotas(self) -> None:
+        """Clients have the quotas of the faults in force."""
+        clients = {each.quota[0] for each in self._faults.effects if each.quota is not None}
+        for client in clients.union(self._quotas):
+            wanted, present = self._faults.quota_of(client), self._quotas.get(client, {})
+            if wanted == present:
+                continue
+            values = {**dict.fromkeys(present), **wanted}
             ops = tuple(QuotaOp(key=key, value=value) for key, value in values.items())
-            quota = QuotaChange(entity=(("client-id", client),), ops=ops)
-            result = self._run(alter_quotas(self._asks(), quota), f"a quota of client {client}")
+            change = QuotaChange(entity=(("client-id", client),), ops=ops)
+            result = self._run(alter_quotas(self._asks(), change), f"a quota of client {client}")
             if result.error is not ErrorCode.NONE:
                 raise ClusterError(f"client {client} has no quota: {result.error.name}: {result.message}")
-
-        change(wanted)
-        limits = ", ".join(f"{key} {rate:g}" for key, rate in wanted.items())
-        return self._fault(f"client {client} is throttled: {limits}", lambda: change(dict.fromkeys(wanted)))
+            self._quotas[client] = wanted
 
     def refuse(self, client: str, topic: str, *, apis: Sequence[str] = tuple(REFUSED)) -> ActiveFault:
         """A client, named by its client id or principal, has no rights on a topic; healing gives them

@@ -82,9 +82,10 @@ class ClusterContents(RunningCluster):
     def clean(self) -> None:
         """Heals every fault, and deletes all topics and groups. Raises ClusterError if something remains: a
         group with members, or settings, ACLs, quotas, users or tokens that were changed."""
-        for fault in reversed(self._faults):
-            fault.heal()
-        self._faults.clear()
+        ended = [fault for fault in reversed(self._faults.all) if fault.end()]
+        self._recover()
+        for fault in ended:
+            fault.recover()
         self._until(self._is_ready, "all nodes to serve")
         self._run(self._remove_all(), "topics and groups to be deleted")
         image = self._brokers()[0].image or MetadataImage()

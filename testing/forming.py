@@ -25,6 +25,7 @@ from metaquorum.node.local_nodes import (
 )
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.meta_properties import MetaProperties
 from metaquorum.storage.uuids import random_uuid, uuid_from_text, uuid_to_text
 from metaquorum.testing.access import ClientAccess
@@ -51,6 +52,8 @@ DEFAULTS = {
     # Every such record is synced by all controllers and followed by all brokers: a third of what an idle
     # cluster does.
     "metadata.max.idle.interval.ms": "5000",
+    # Hours that a test has pass are none in which a client, or a broker at its controller, said nothing.
+    "connections.max.idle.ms": "-1",
 }
 """Settings of every node, where they differ from Kafka's defaults."""
 RACK = "broker.rack"
@@ -98,8 +101,8 @@ class FormedNode(msgspec.Struct, frozen=True, kw_only=True):
     local: LocalNode
     settings: Mapping[str, str]
     disk: Disk
-    format_again: Callable[[], None]
-    """Formats its empty disk, as a new one that replaces the old."""
+    format_again: Callable[[Disk], None]
+    """Formats an empty disk, which replaces the old one."""
 
 
 def form(shape: ClusterShape, clock: ClusterClock, rng: random.Random) -> list[FormedNode]:
@@ -107,6 +110,9 @@ def form(shape: ClusterShape, clock: ClusterClock, rng: random.Random) -> list[F
     nodes = _local_nodes(shape, rng)
     try:
         return _Formatter(shape, clock, rng, nodes).formatted()
+    except DiskError as error:
+        give_back_ports(ports_of(nodes))
+        raise ClusterError(str(error)) from error
     except BaseException:
         give_back_ports(ports_of(nodes))
         raise
@@ -156,19 +162,19 @@ class _Formatter:
         paths = [str(path) for path in dict.fromkeys((own, *log_dirs))]
         ids = [uuid_from_text(each) for each in (local.directory_id, *local.log_directory_ids)]
 
-        def write(index: int, directory_id: bytes, voters: tuple[Voter, ...]) -> None:
+        def write(disk: Disk, index: int, directory_id: bytes, voters: tuple[Voter, ...]) -> None:
             identity = MetaProperties(
                 cluster_id=self._cluster_id, node_id=local.node_id, directory_id=directory_id
             )
             now_ms = self._clock.wall_ms()
             write_formatted(disk, paths[index], identity, self._bootstrap, voters, timestamp_ms=now_ms)
 
-        def format_again() -> None:
+        def format_again(empty: Disk) -> None:
             for index in range(len(paths)):
-                write(index, random_uuid(self._rng), ())
+                write(empty, index, random_uuid(self._rng), ())
 
         for index in range(len(paths)):
-            write(index, ids[index], () if index else voters)
+            write(disk, index, ids[index], () if index else voters)
         wishes = {**DEFAULTS, **shape.properties}
         if shape.racks and local.serves:
             wishes[RACK] = shape.racks[local.node_id]

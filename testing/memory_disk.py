@@ -6,6 +6,7 @@ A fault waits outside the lock: a slow directory slows only those that use it.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -26,6 +27,14 @@ DiskFault = Callable[[str, str, int], None]
 waits, or raises DiskError."""
 
 NO_SPACE = "no space left on the disk in memory; give the cluster a larger one, or delete records"
+
+
+def _runs_on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class DiskCopy:
@@ -73,17 +82,24 @@ class MemoryDisk:
         with self._lock:
             return DiskCopy(self._disk.copy())
 
-    def replace(self, earlier: DiskCopy | None) -> None:
-        """It has what an earlier copy has, or nothing. Files that are open cannot be used from now on."""
+    def new(self) -> MemoryDisk:
+        """An empty one of the same kind, without faults."""
+        return MemoryDisk(self._disk.rng, self.bytes_max, self._disk.wall_ms)
+
+    def replace(self, earlier: DiskCopy) -> None:
+        """It has what an earlier copy has. Files that are open cannot be used from now on."""
         with self._lock:
             self._disk.kill()
-            self._disk = earlier.disk.copy() if earlier is not None else self._disk.emptied()
+            self._disk = earlier.disk.copy()
             self.used_bytes = self._disk.used_bytes()
 
     # --- for faults
 
     def wait(self, seconds: float, is_healed: Callable[[], bool]) -> None:
-        """An operation takes so long, unless the fault heals or the node is killed."""
+        """An operation takes so long, unless the fault heals or the node is killed. One on the loop does not,
+        which all nodes share: what is written to the metadata log waits for its sync, on another thread."""
+        if _runs_on_a_loop():
+            return
         with self._fault_changed:
             lives = self._lives
             self._fault_changed.wait_for(lambda: is_healed() or self._ends or self._lives != lives, seconds)

@@ -38,7 +38,7 @@ class ClusterNode(Protocol):
     local: LocalNode
     disk: Disk
     config: NodeConfig
-    format_again: Callable[[], None]
+    format_again: Callable[[Disk], None]
 
     @property
     def last_words(self) -> str:

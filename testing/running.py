@@ -26,6 +26,7 @@ from metaquorum.node.local_nodes import HOST, give_back_ports
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import StorageError
+from metaquorum.storage.uuids import uuid_from_text
 from metaquorum.testing import failures
 from metaquorum.testing.access import USER, ClientAccess
 from metaquorum.testing.chaos import Chaos
@@ -33,7 +34,7 @@ from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.errors import ClusterError, ClusterTimeoutError
 from metaquorum.testing.forming import FormedNode, form, ports_of, shape_of
 from metaquorum.testing.happenings import LINES_MAX, Happening, lines_of, of_metadata
-from metaquorum.testing.healing import ActiveFault, ClusterEvent
+from metaquorum.testing.healing import NO_EFFECT, ActiveFault, ClusterEvent, Effect, FaultsInForce
 from metaquorum.testing.interception import OWN_CLIENT, Interception
 from metaquorum.testing.loop import ClusterLoop, LoopThread
 from metaquorum.testing.memory_disk import MemoryDisk, copy_files
@@ -52,6 +53,8 @@ ITERATIONS = 4096
 """Of SCRAM: the fewest that Kafka allows."""
 LOOK_S = 0.002
 """How often a wait looks."""
+STARTS_MAX = 3
+"""How often a node is started after a fault until it counts as one that does not start."""
 LOOK_IN_A_HURRY_S = 1.0
 """The same while the clock is in a hurry: the loop looks, too, whenever it has nothing to do."""
 
@@ -111,6 +114,8 @@ class RunningCluster:
         mode = wishes.get("mode", IN_PROCESS)
         if mode not in (IN_PROCESS, PROCESSES):
             raise ClusterError(f'mode={mode!r}: write "{IN_PROCESS}" or "{PROCESSES}"')
+        if not wishes.get("timeout_s", TIMEOUT_S) > 0:
+            raise ClusterError(f"timeout_s={wishes['timeout_s']:g}: give a number of seconds above 0")
         self.seed: int = wishes.get("seed", random.SystemRandom().getrandbits(32))
         """Of everything that the cluster draws."""
         self._rng = random.Random(self.seed)
@@ -120,16 +125,19 @@ class RunningCluster:
         self.timeout_s = self._first_timeout_s = wishes.get("timeout_s", TIMEOUT_S)
         self._is_manual = clock == "manual"
         self._time = ClusterClock()
-        self.clock = TimeControl(self._time, self._run_settled, self._has_recovered)
+        self.clock = TimeControl(self._time, self._run_settled, self._looks_whole)
         """Moves the cluster's time."""
         self._nodes: dict[int, ClusterNode] = {}
+        self._voters: dict[int, bytes] = {}
+        """The directories of the controllers that vote, by node, as last seen."""
+        self._disk_ids: dict[int, bytes] = {}
+        """The directories that the controllers have now."""
         self._clients: dict[tuple[Address, ...], KafkaClient] = {}
         """By the brokers that they ask."""
-        self._isolated: list[int] = []
         self._thread: LoopThread | None = None
         self._cluster_id = ""
         self._first_image = MetadataImage()
-        self._faults: list[ActiveFault] = []
+        self._faults = FaultsInForce()
         self._interception = Interception(self._rng, self._time.wall_ms)
         self._network: ClusterNetwork
         if "version" in wishes:
@@ -177,6 +185,9 @@ class RunningCluster:
         """The nodes by id, which do not run yet; all share the interception and the network."""
         formed = form(self._shape, self._time, self._rng)
         self._cluster_id = formed[0].cluster_id
+        controllers = [each.local for each in formed if each.local.controls]
+        self._voters = {each.node_id: uuid_from_text(each.directory_id) for each in controllers}
+        self._disk_ids = dict(self._voters)
         try:
             return {node.node_id: node for node in self._new_nodes(formed)}
         except BaseException:
@@ -368,34 +379,90 @@ class RunningCluster:
 
     # --- for the parts of the cluster
 
-    def _fault(self, text: str, heal: Callable[[], None]) -> ActiveFault:
-        def healed() -> None:
-            heal()
+    def _fault(
+        self,
+        text: str,
+        end: Callable[[], None],
+        effect: Effect = NO_EFFECT,
+        begin: Coroutine[Any, Any, object] | None = None,
+    ) -> ActiveFault:
+        """A fault that is in force before `begin` has it happen, on the loop: nobody starts a node again that
+        is about to be killed."""
+
+        def recover() -> None:
+            if effect != NO_EFFECT:
+                self._recover()
             self._note(f"healed: {text}")
 
+        fault = ActiveFault(text, end, effect, recover)
+        self._faults.add(fault)
+        if begin is not None:
+            try:
+                self._run(begin, text)
+            except BaseException:
+                fault.end()
+                raise
         self._note(text)
-        fault = ActiveFault(text, healed)
-        self._faults.append(fault)
         return fault
 
     def _note(self, text: str) -> None:
         self._events.append(ClusterEvent(wall_ms=self._time.wall_ms(), text=text))
 
-    def _start_again(self, node: ClusterNode) -> None:
-        if node.is_up:
-            return
+    def _recover(self) -> None:
+        """Starts the nodes that no fault keeps down, and waits until those serve that no fault keeps from it.
+        One that ends by itself, by a fault that has just healed, is started again. Raises ClusterError."""
+        if self._disk_ids != self._voters:
+            self._see_voters()
+        starts: dict[int, int] = {}
+        while True:
+            for node in self._left_down(starts):
+                self._run(self._start(node), f"{node.name} to start")
+                starts[node.node_id] = starts.get(node.node_id, 0) + 1
+            self._until_recovered(lambda: bool(self._left_down(starts)) or self._is_whole())
+            if not self._left_down(starts):
+                break
+        for node_id in starts:
+            self._note(f"{self._nodes[node_id].name} was started")
 
-        async def start() -> None:
+    def _left_down(self, starts: Mapping[int, int]) -> list[ClusterNode]:
+        """The nodes to be started. `starts`: how often each was. Raises ClusterError for one that does not
+        start whatever is done."""
+        kept = self._faults.down
+        ended = [node for node in self._nodes.values() if not node.is_up and node.node_id not in kept]
+        able = self._able()
+        for node in ended:
+            if node.node_id in able and starts.get(node.node_id, 0) >= STARTS_MAX:
+                raise ClusterError(f"{node.name} did not start: {node.last_words}")
+        return [node for node in ended if starts.get(node.node_id, 0) < STARTS_MAX]
+
+    def _see_voters(self) -> None:
+        """Which directories vote now; unchanged if nobody leads the quorum."""
+
+        async def look() -> dict[int, bytes]:
+            active = self._leader_of_quorum()
+            process = None if active is None else self._nodes[active].process
+            if process is None:
+                return {}
+            voters = process.raft.voters
+            return {each: voters[each].directory_id or b"" for each in voters}
+
+        self._voters = self._run(look(), "the voters") or self._voters
+
+    def _until_recovered(self, condition: Callable[[], bool]) -> None:
+        """A manual clock moves, for elections."""
+        if self._time.is_manual:
+            self.clock.pass_until(lambda: self._looks(condition))
+        self._until(condition, "all nodes to serve that no fault keeps from it")
+
+    @staticmethod
+    async def _start(node: ClusterNode) -> None:
+        if not node.is_up:  # another thread may have healed a fault, too
             node.start()
 
-        self._run(start(), f"{node.name} to start")
-        self._until(lambda: self._has_started(node), f"{node.name} to serve")
-        self._note(f"{node.name} was started")
-
-    def _has_started(self, node: ClusterNode) -> bool:
-        if not node.is_up:
-            raise ClusterError(f"{node.name} did not start: {node.last_words}")
-        return node.is_serving and self._agree()
+    def _able(self) -> frozenset[int]:
+        """The nodes that no fault in force keeps from serving."""
+        voters = [each for each in self.controllers if self._disk_ids.get(each) == self._voters.get(each)]
+        return self._faults.able(self._nodes, voters, len(self._voters))
 
     def _start_brokers(self) -> None:
         """Once the controllers have elected: brokers would ask for the leader again and again."""
@@ -437,21 +504,24 @@ class RunningCluster:
         return True
 
     def _is_whole(self) -> bool:
-        """Whether all nodes that run serve, and their brokers know each other."""
-        running = [node for node in self._nodes.values() if node.is_up]
-        return all(node.is_serving for node in running) and self._agree()
+        """Whether all nodes serve that no fault keeps from it, and their brokers know each other."""
+        able = self._able()
+        return all(self._nodes[each].is_serving for each in able) and self._agree()
 
-    def _has_recovered(self) -> bool:
-        """For `clock`: whether the nodes serve, unless a fault keeps them from it."""
+    def _looks_whole(self) -> bool:
+        """`_is_whole`, for the threads of tests."""
+        return self._looks(self._is_whole)
 
+    def _looks(self, condition: Callable[[], bool]) -> bool:
         async def look() -> bool:
-            return self._is_whole()
+            return condition()
 
-        return any(each.is_in_force for each in self._faults) or self._run(look(), "the nodes")
+        return self._run(look(), "the nodes")
 
     def _agree(self) -> bool:
-        """Whether every broker that runs knows every other one as one that serves."""
-        running = [node for node in self._brokers() if node.is_serving]
+        """Whether the brokers that can serve know each other as ones that do."""
+        able = self._able()
+        running = [node for node in self._brokers() if node.is_serving and node.node_id in able]
         for node in running:
             known = (node.image or MetadataImage()).brokers
             others = [known.get(each.node_id) for each in running]
@@ -470,8 +540,7 @@ class RunningCluster:
 
     def _asks(self) -> KafkaClient:
         self._require_running()
-        brokers = [node for node in self._brokers() if node.is_up and node.node_id not in self._isolated]
-        asked = tuple((HOST, node.local.kafka_port) for node in brokers or self._brokers())
+        asked = tuple((HOST, node.local.kafka_port) for node in self._asked_brokers() or self._brokers())
         if asked not in self._clients:
             limit_ms = int(self._first_timeout_s * 1000)
             self._clients[asked] = KafkaClient(asked, client_id=OWN_CLIENT, timeout_ms=limit_ms)
@@ -483,6 +552,13 @@ class RunningCluster:
         """Raises ClusterError."""
         if self._thread is None:
             raise ClusterError(f"this cluster is {self._state}: start it, or make another one")
+
+    def _asked_brokers(self) -> list[ClusterNode]:
+        """Those that answer; while no fault lets any serve, those that run."""
+        able, silent = self._able(), self._faults.silent(self._nodes)
+        running = [node for node in self._brokers() if node.is_up]
+        serving = [node for node in running if node.node_id in able]
+        return serving or [node for node in running if node.node_id not in silent]
 
     def _brokers(self) -> list[ClusterNode]:
         return [node for node in self._nodes.values() if node.local.serves]

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.errors import ClusterError
 
-SHORT_S = 10.0
-"""Up to this, time passes in steps that no node takes for a pause; beyond, in `JUMPS` jumps."""
 STEP_S = 0.1
+SHORT_S = 10.0
+"""Up to this, time passes in such steps, beyond in long ones."""
+LONG_STEP_S = 0.2
+"""The longest that no node takes for a pause (`SchedulerConfig.gap_ms`)."""
+MIDDLE_S = 90.0
+"""Up to this, time passes in steps; beyond, in `JUMPS` jumps, and there is an election in each."""
 JUMPS = 10
+YEAR_S = 365 * 86_400.0
+LONGEST_S = 100 * YEAR_S
+"""Beyond, times of records have no date."""
 SETTLE_STEPS = 6
 """Steps after a jump, in which nodes exchange the heartbeats that are overdue."""
 RECOVERY_STEPS_MAX = 100
@@ -41,24 +49,47 @@ class TimeControl:
         """Moves the time of all nodes forward. What is due happens in order: heartbeats, sessions, leases,
         elections, retention, expiry. A long way ends up to 10 s later, once the nodes serve again."""
         total_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds + ms / 1000
-        if total_s <= 0:
-            raise ClusterError(f"the clock cannot move by {total_s:g} s: it moves forward only")
-        if total_s <= SHORT_S:
-            self._pass(total_s)
+        if not 0 < total_s <= LONGEST_S:  # nor by what is not a number
+            years = LONGEST_S / YEAR_S
+            raise ClusterError(
+                f"the clock cannot move by {total_s:g} s: it moves forward only, by up to {years:g} years"
+            )
+        with self._held():
+            self._advance(total_s)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Real time does not pass: however slow the machine is, the nodes do the same."""
+        if self._clock.is_manual:
+            yield
+            return
+        self._clock.hold()
+        try:
+            yield
+        finally:
+            self._clock.go_on()
+
+    def _advance(self, total_s: float) -> None:
+        if total_s <= MIDDLE_S:
+            self._pass(total_s, STEP_S if total_s <= SHORT_S else LONG_STEP_S)
             return
         settle_s = STEP_S * SETTLE_STEPS
-        jump_s = (total_s - JUMPS * settle_s) / JUMPS
+        jump_s = total_s / JUMPS - settle_s
         for _ in range(JUMPS):
             self._move(jump_s)
             self._pass(settle_s)
+        self.pass_until(self._is_whole)
+
+    def pass_until(self, condition: Callable[[], bool]) -> None:
+        """Time passes in short steps until a condition is true, and for at most 10 s."""
         for _ in range(RECOVERY_STEPS_MAX):
-            if self._is_whole():
+            if condition():
                 return
             self._pass(STEP_S)
 
-    def _pass(self, seconds: float) -> None:
+    def _pass(self, seconds: float, longest_s: float = STEP_S) -> None:
         while seconds > 1e-9:
-            step_s = min(STEP_S, seconds)
+            step_s = min(longest_s, seconds)
             self._move(step_s)
             seconds -= step_s
 

@@ -49,7 +49,7 @@ from metaquorum.testing.contents import PartitionState
 from metaquorum.testing.disk_faults import DiskFaultOrder
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.forming import FormedNode, ports_of
-from metaquorum.testing.healing import ActiveFault
+from metaquorum.testing.healing import ActiveFault, Effect
 from metaquorum.testing.interception import OWN_CLIENT, RequestPassage, topic_name
 from metaquorum.testing.line import (
     AskedRequest,
@@ -472,18 +472,16 @@ class ProcessCluster(Cluster):
             raise ClusterError(f"{found.name} is paused already: resume it first")
         stop, go_on = signals
         self._signal(node, stop)
-        self._isolated.append(node)
         owned = cast(ProcessNode, found)
         owned.is_paused = True
 
-        def heal() -> None:
+        def go() -> None:
             self._pauses.pop(node, None)
-            self._isolated.remove(node)
             owned.is_paused = False
-            if self._signal(node, go_on):
-                self._until(lambda: self._has_started(found), f"{found.name} to serve")
+            self._signal(node, go_on)
 
-        self._pauses[node] = self._fault(f"{found.name} is paused", heal)
+        effect = Effect(down=frozenset([node]))
+        self._pauses[node] = self._fault(f"{found.name} is paused", go, effect)
         return self._pauses[node]
 
     def resume(self, node: int) -> None:
@@ -513,7 +511,8 @@ class ProcessCluster(Cluster):
         def heal() -> None:
             limit(None)
 
-        return self._fault(f"{name} can allocate {more_bytes} bytes more", heal)
+        text = f"{name} can allocate {more_bytes} bytes more"
+        return self._fault(text, heal, Effect(hampered=frozenset([node])))
 
     def stop(self, node: int) -> ActiveFault:
         """A controlled shutdown of a node; healing starts it again."""
@@ -525,14 +524,20 @@ class ProcessCluster(Cluster):
         found = self._node(node)
         if isinstance(copy, DiskCopy):
             raise ClusterError("this copy is of a cluster in the process of the test: restore it there")
-        self._run(found.kill(), f"{found.name} to end")
-        for place in self._places(found):
-            shutil.rmtree(place, ignore_errors=True)
-            if copy is not None:
-                shutil.copytree(copy / place.name, place)
         if copy is None:
-            found.format_again()
-        return self._fault(f"{found.name} {what}", lambda: self._start_again(found))
+            self._check_quorum_outlives(found)
+
+        async def replace() -> None:
+            await found.kill()
+            for place in self._places(found):
+                shutil.rmtree(place, ignore_errors=True)
+                if copy is not None:
+                    shutil.copytree(copy / place.name, place)
+            if copy is None:
+                found.format_again(found.disk)
+            self._see_disk(found, found.disk)
+
+        return self._down(found, f"{found.name} {what}", replace())
 
     def _signal(self, node: int, number: int) -> bool:
         (found,) = [each for each in self._all() if each.node_id == node]
@@ -576,11 +581,9 @@ class ProcessCluster(Cluster):
             self._clients[address] = KafkaClient(address, client_id=OWN_CLIENT, timeout_ms=ANSWER_MS)
         return self._clients[address]
 
-    def _asked_brokers(self) -> list[ClusterNode]:
-        return [node for node in self._brokers() if node.is_up and node.node_id not in self._isolated]
-
     def _agree(self) -> bool:
-        running = self._asked_brokers()
+        able = self._able()
+        running = [node for node in self._brokers() if node.is_up and node.node_id in able]
         wanted = {node.node_id for node in running}
         for node in running:
             known = self._answer(self._at(node).brokers(), f"{node.name} to answer")
@@ -602,8 +605,14 @@ class ProcessCluster(Cluster):
     def _leader_of_quorum(self) -> int | None:
         quorum = self._answer(describe_quorum(self._asks()), "the quorum")
         leader = None if quorum is None else self._nodes.get(quorum.leader_id)
-        is_there = leader is not None and leader.is_up and leader.node_id not in self._isolated
+        silent = self._faults.silent(self._nodes)
+        is_there = leader is not None and leader.is_up and leader.node_id not in silent
         return leader.node_id if leader is not None and is_there else None
+
+    def _see_voters(self) -> None:
+        quorum = self._answer(describe_quorum(self._asks()), "the quorum")
+        if quorum is not None:
+            self._voters = {each.node_id: each.directory_id for each in quorum.voters}
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from msgspec.structs import replace
 
 from metaquorum.cli.local.process_cluster import REFUSED, ProcessCluster
+from metaquorum.clients.admin.topics import look_up_topics
 from metaquorum.platforms import process_runs
 from metaquorum.testing import Chaos, Cluster, ClusterError
 from metaquorum.testing.interception import Intercepted
@@ -76,6 +77,31 @@ def test_a_paused_node_is_stopped_and_goes_on(cluster: ProcessCluster) -> None:
         assert cluster.pids[1] == pid and psutil.Process(pid).status() != psutil.STATUS_STOPPED
     with pytest.raises(ClusterError, match="broker-1 is not paused"):
         cluster.resume(1)
+
+
+def test_faults_within_each_other_heal_in_any_order(cluster: ProcessCluster) -> None:
+    paused, isolated = cluster.pause(1), cluster.isolate(1)
+    killed, lost = cluster.kill(1), cluster.lose_disk(1)
+    for fault in (killed, paused, lost):
+        assert 1 not in cluster.pids
+        fault.heal()
+    assert 1 in cluster.pids, "it runs, although it cannot serve"
+    isolated.heal()
+    topic = cluster.create_topic("healed", 1, configs={"min.insync.replicas": 2})
+    cluster.wait_for_full_isr(topic)
+    sent(cluster, topic, "a")
+    cluster.clean()
+
+
+def test_racks_are_those_of_the_processes() -> None:
+    racks = ("a", "b", "a")
+    with Cluster(brokers=3, controllers=1, racks=racks, mode="processes", timeout_s=60) as cluster:
+        cluster.create_topic("spread", 4, 2)
+        described = cluster._run(look_up_topics(cluster._asks(), ("spread",)), "topic spread")
+        placed = [{racks[each] for each in part.replicas} for part in described[0].partitions]
+        assert placed == [{"a", "b"}] * 4
+        known = cluster._run(cluster._asks().brokers(), "brokers")
+        assert [known[each].rack for each in (0, 1, 2)] == ["a", "b", "a"]
 
 
 def test_a_node_with_a_limit_of_memory_has_it_until_it_heals(cluster: ProcessCluster) -> None:
@@ -180,8 +206,8 @@ def test_disks_of_processes_are_slow_full_and_failing_until_they_heal(cluster: P
     with cluster.disk_full(follower):
         assert delivered(cluster, topic, "b") is None  # by the leader alone
         wait_until(lambda: follower not in cluster.pids, "a broker without its metadata log to end")
-    assert "no space" in cluster._what_nodes_do()
-    cluster.restart(follower)
+        assert "no space" in cluster._what_nodes_do()
+    assert follower in cluster.pids
     cluster.wait_for_full_isr(topic)
     cluster.clean()
 

@@ -7,6 +7,7 @@ from tests.planted.table_access import ACCESS_BUGS
 from tests.planted.table_causes import CAUSE_BUGS
 from tests.planted.table_channel import CHANNEL_BUGS
 from tests.planted.table_cleaner import CLEANER_BUGS
+from tests.planted.table_clusters import CLUSTER_BUGS
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_driver import SCHEDULER_BUGS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
@@ -51,6 +52,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Groups and coordinators", GROUP_BUGS),
     ("Access", ACCESS_BUGS),
     ("Who asked", CAUSE_BUGS),
+    ("Clusters of tests", CLUSTER_BUGS),
 )
 
 BUGS: tuple[Bug, ...] = tuple(bug for _, bugs in SECTIONS for bug in bugs)

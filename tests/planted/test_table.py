@@ -52,7 +52,7 @@ def test_a_bug_is_one_line_in_a_package_and_somebody_catches_it(bug: Bug) -> Non
         "controller",
         "broker",
         "combined",
-        *("clients", "config", "listeners", "network", "node", "observability", "rpc"),
+        *("clients", "config", "listeners", "network", "node", "observability", "rpc", "testing"),
         "metaquorum",
     )
     sound = (REPOSITORY / bug.file).read_text()

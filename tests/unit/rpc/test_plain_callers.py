@@ -122,3 +122,11 @@ def test_addresses_of_every_family(ended: socket.socket) -> None:
         while connection is None or connection[0] != port or connection[1].endswith(":0"):
             connection = ended_connection(ended.recv(65_536))
         assert connection == (port, peer, connection[2], 0)
+
+
+async def test_a_server_that_never_started_gives_its_port_back() -> None:
+    server = new_server()
+    port = bind(server, "127.0.0.1", 0, None)
+    await server.stop(None)
+    with socket.create_server(("127.0.0.1", port)) as free:
+        assert free.getsockname()[1] == port

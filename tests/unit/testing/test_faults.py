@@ -58,7 +58,7 @@ def test_a_full_directory_is_another_brokers_chance() -> None:
 
 
 @pytest.mark.parametrize("way", ["read_only", "fails"])
-def test_a_broken_directory_is_used_again_after_a_restart(way: str) -> None:
+def test_a_broken_directory_is_used_again_once_it_heals(way: str) -> None:
     with Cluster(brokers=1, controllers=1, log_dirs=2) as cluster:
         topics = topics_in_all_directories(cluster)
         broken = (
@@ -67,8 +67,30 @@ def test_a_broken_directory_is_used_again_after_a_restart(way: str) -> None:
         errors = [delivered(cluster, topic) for topic in topics]
         assert None in errors and len(set(errors)) == 2, "one directory of two is gone"
         broken.heal()
-        cluster.restart(0)
         assert {delivered(cluster, topic) for topic in topics} == {None}
+
+
+def test_cleaning_repairs_a_directory_that_a_broker_gave_up() -> None:
+    with Cluster(brokers=1, controllers=1, log_dirs=2) as cluster:
+        topics_in_all_directories(cluster)
+        healed = cluster.disk_fails(0, 0)
+        assert None in {delivered(cluster, topic) for topic in topics_of(cluster)}
+        cluster.wait_until(lambda: len(directories(cluster)) == 1, "the directory to be given up")
+        assert healed.end() and len(directories(cluster)) == 1, "a disk that works again is not used yet"
+        cluster.clean()
+        assert len(directories(cluster)) == 2
+
+
+def topics_of(cluster: Cluster) -> list[str]:
+    image = cluster._nodes[0].image
+    return [] if image is None else [each.name for each in image.topics.all()]
+
+
+def directories(cluster: Cluster) -> tuple[bytes, ...]:
+    """Those that the only broker uses."""
+    image = cluster._nodes[0].image
+    assert image is not None
+    return tuple(image.brokers[0].directories)
 
 
 def topics_in_all_directories(cluster: Cluster) -> list[str]:
@@ -105,6 +127,15 @@ def test_a_slow_disk_delays_and_is_released_when_it_heals() -> None:
         assert acknowledged == [None]
 
 
+def test_a_slow_disk_of_one_node_does_not_slow_the_others() -> None:
+    with Cluster(brokers=3) as cluster:
+        slow = next(each for each in cluster.controllers if each != cluster.active_controller)
+        with cluster.disk_slow(slow, delay_s=600):
+            cluster.create_topic("orders")
+            assert cluster._nodes[slow].is_up
+        cluster.wait_for_full_isr("orders")
+
+
 def test_what_cannot_be_done_is_one_line() -> None:
     with Cluster() as cluster:
         for attempt, text in (
@@ -113,6 +144,10 @@ def test_what_cannot_be_done_is_one_line() -> None:
             (lambda: cluster.disk_full(0, 3), "no log_dir 3"),
             (lambda: cluster.clock.advance(seconds=-1), "forward only"),
             (cluster.clock.advance, "forward only"),
+            (lambda: cluster.clock.advance(seconds=float("nan")), "forward only"),
+            (lambda: cluster.clock.advance(days=10**9), "by up to 100 years"),
+            (lambda: cluster.disk_slow(0, delay_s=-1), "not negative"),
+            (lambda: cluster.disk_fails(0, after_bytes=-1), "not negative"),
             (lambda: cluster.leader("none", 0), "no partition none-0"),
         ):
             with pytest.raises(ClusterError, match=text) as caught:
@@ -120,6 +155,16 @@ def test_what_cannot_be_done_is_one_line() -> None:
             assert "\n" not in str(caught.value)
     with pytest.raises(ClusterError, match="manual"):
         Cluster(clock="stopped")
+    with pytest.raises(ClusterError, match="timeout_s=0: give"):
+        Cluster(timeout_s=0)
+    with pytest.raises(ClusterError, match="no space left on the disk in memory"):
+        Cluster(disk_bytes=10).start()
+
+
+def test_a_directory_below_a_file_is_one_line(tmp_path: Any) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match="a part of the path is a file"):
+        Cluster(directory=tmp_path / "file" / "cluster").start()
 
 
 def test_a_directory_on_the_real_disk_has_no_faults(tmp_path: Any) -> None:
@@ -184,3 +229,32 @@ def test_the_clock_waits_for_nodes_on_a_slow_machine(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(FewAtATime, "is_slow", False)
         assert epochs == [node.process.raft.epoch for node in cluster._nodes.values() if node.process]
         assert cluster._is_whole()
+
+
+def leaderships(cluster: Cluster, topic: str) -> tuple[int, list[int]]:
+    """The epochs of the quorum, and of the leaders of a topic."""
+    parts = cluster._partitions_of(topic) or ()
+    epochs = [node.process.raft.epoch for node in cluster._nodes.values() if node.process]
+    return max(epochs), [part.leader_epoch for part in parts]  # type: ignore[attr-defined]
+
+
+def test_time_that_a_test_has_pass_is_exact_and_ends_no_leadership_for_a_while() -> None:
+    with Cluster(brokers=3) as cluster:
+        topic = cluster.create_topic("orders", 3)
+        before = leaderships(cluster, topic)
+        for seconds in (9, 80):
+            begun_ms, begun_s = cluster.clock.wall_ms, time.monotonic()
+            cluster.clock.advance(seconds=seconds)
+            moved_s = (cluster.clock.wall_ms - begun_ms) / 1000
+            assert moved_s == pytest.approx(seconds, abs=0.1), (
+                f"in {time.monotonic() - begun_s:.1f} s of real time"
+            )
+        assert leaderships(cluster, topic) == before
+
+
+def test_a_week_ends_no_leadership_of_a_single_node_and_closes_no_connection() -> None:
+    with Cluster() as cluster:
+        topic = cluster.create_topic("orders", 3)
+        before = leaderships(cluster, topic)
+        cluster.clock.advance(days=7)
+        assert leaderships(cluster, topic) == before

@@ -1,0 +1,58 @@
+"""Mistakes in the clusters of tests."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+NESTED = "tests/properties/test_nested_faults.py"
+FAULTS = "tests/unit/testing/test_faults.py"
+
+CLUSTER_BUGS = (
+    Bug(
+        name="healed-node-starts-in-spite-of-another-fault",
+        breaks="a node is down as long as any fault keeps it down",
+        source="docs/testing.md, Faults",
+        file="testing/running.py",
+        old="if not node.is_up and node.node_id not in kept]",
+        new="if not node.is_up]",
+        caught_by=(f"{NESTED}::test_a_node_that_two_faults_keep_down_starts_after_both",),
+    ),
+    Bug(
+        name="healing-waits-for-a-node-that-is-cut-off",
+        breaks="healing waits for those nodes only that no other fault keeps from serving",
+        source="docs/testing.md, Faults",
+        file="testing/healing.py",
+        old="if len(reach(node, candidates)) == len(candidates))",
+        new="if reach(node, candidates))",
+        caught_by=(f"{NESTED}::test_a_node_can_serve_if_it_reaches_whichever_voter_leads",),
+    ),
+    Bug(
+        name="slow-disk-stops-the-loop-of-all-nodes",
+        breaks="a slow disk slows one node",
+        source="docs/testing.md, Faults",
+        file="testing/memory_disk.py",
+        old="        if _runs_on_a_loop():",
+        new="        if _runs_on_a_loop() and self._ends:",
+        caught_by=(f"{FAULTS}::test_a_slow_disk_of_one_node_does_not_slow_the_others",),
+    ),
+    Bug(
+        name="real-time-passes-while-a-test-moves-the-clock",
+        breaks="a slow machine changes nothing in the time that a test has pass",
+        source="docs/testing.md, Time",
+        file="testing/time_control.py",
+        old="        self._clock.hold()\n",
+        new="",
+        caught_by=(f"{FAULTS}::test_time_that_a_test_has_pass_is_exact_and_ends_no_leadership_for_a_while",),
+    ),
+    Bug(
+        name="ports-of-a-server-that-never-started",
+        breaks="a node that did not start leaves its ports free",
+        source="grpc.aio keeps the ports of a server that was stopped before it started",
+        file="rpc/decoding.py",
+        old="            await self._server.start()\n        await self._server.stop(grace)",
+        new="        await self._server.stop(grace)",
+        caught_by=(
+            "tests/unit/rpc/test_plain_callers.py::test_a_server_that_never_started_gives_its_port_back",
+        ),
+    ),
+)

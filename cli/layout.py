@@ -143,6 +143,11 @@ def open_layout(directory: Path) -> Layout:
     from metaquorum.cli.formatted import existing_cluster_id
 
     layout = Layout(directory=directory.resolve(), manifest=manifest)
+    if not all(node.quorum_port for node in layout.controllers):
+        raise Failure(
+            f"{path} is of an earlier build, whose controllers had no port for Kafka's protocol: give "
+            "another --directory (`metaquorum log` reads the old one)"
+        )
     for node in layout.nodes:
         found = existing_cluster_id(layout.data(node))
         if found is not None and found != manifest.cluster_id:
@@ -218,8 +223,6 @@ def grow(layout: Layout, controllers: int) -> Layout:
     usual = [node.port for node in current] == [CONTROLLER_PORT + at for at in range(len(current))]
     roles = _roles(controllers, 0)[len(current) :]
     more = _new_nodes(roles, None if usual else free_ports(len(roles)), rng)
-    if not all(node.quorum_port for node in current):
-        more = tuple(msgspec.structs.replace(node, quorum_port=0) for node in more)
     grown = Layout(
         directory=layout.directory,
         manifest=msgspec.structs.replace(layout.manifest, nodes=(*current, *more, *layout.brokers)),

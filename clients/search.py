@@ -47,12 +47,15 @@ class NodeChoice:
 
     @property
     def listed(self) -> Sequence[Address]:
-        """The bootstrap addresses; never empty."""
+        """The bootstrap addresses; a node's own list may be empty for a time."""
         return self._listed()
 
     @property
     def current(self) -> Address:
-        """Whom to ask: where the last answer came from, or a refusal led; before, the first address."""
+        """Whom to ask: where the last answer came from, or a refusal led; before, the first address. Raises
+        ClientError if none is known yet."""
+        if self._current is None and not self.listed:
+            raise ClientError("no address of a controller is known yet")
         return self._current or self.listed[0]
 
     def prefer(self, address: Address) -> None:

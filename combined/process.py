@@ -90,8 +90,8 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
 
 class CombinedProcess(NodeProcess):
     """Both roles on one driver. `servers`, `kafka`: the gRPC servers and the listeners of Kafka's protocol,
-    of the controller and of the broker; the rest is as in a process with one role. Where the voters speak
-    Kafka's protocol, the broker asks by it, too."""
+    of the controller and of the broker; the rest is as in a process with one role. The broker asks as the
+    voters do."""
 
     def __init__(
         self,
@@ -110,10 +110,8 @@ class CombinedProcess(NodeProcess):
         controller = controller_node(self, controlling)
         broker = broker_node(self, serving, data, controller.replica)
         self.node = CombinedNode(controller, broker)
-        voters = asks = None
-        if config.quorum_speaks_kafka:
-            voters = way_to_voters(controlling, tls, machine.route)
-            asks = way_to_controllers(serving, tls, machine.route)
+        voters = way_to_voters(controlling, tls, machine.route)
+        asks = way_to_controllers(serving, tls, machine.route)
         first = ControllerRole(
             self, controlling, controller, self.node, servers[0], tls.grpc_controllers, kafka[0], voters
         )

@@ -83,15 +83,15 @@ _NODE = (
         "controller.listener.names",
         ("CONTROLLER",),
         "Names of the controllers' listeners. Those that begin with GRPC speak gRPC, the others Kafka's "
-        "protocol; if no name does and `controller.quorum.protocol=grpc`, the first speaks gRPC.",
+        "protocol, by which controllers ask each other on the first of them.",
     ),
     words(
         PROTOCOL_KEY,
         None,
-        "What voters ask each other by, and a broker the controllers: `grpc`, or `kafka`, where nodes of "
-        "Apache Kafka answer, too, each on the first listener of `controller.listener.names` that speaks it. "
-        "`controller.quorum.voters` names these. Default: `kafka`, except where every name begins with GRPC; "
-        "a broker's: `grpc` if a name begins with GRPC, else what the controllers answer in at its start.",
+        "What a broker asks the controllers by: `grpc`, or `kafka`, where controllers of Apache Kafka "
+        "answer, too. Its `controller.quorum.voters` names their listeners that speak it. Default: `grpc` if "
+        "a name in `controller.listener.names` begins with GRPC, else what the controllers answer in at its "
+        "start. Controllers ask by Kafka's protocol: with `grpc` they do not start.",
         choices=(GRPC_PROTOCOL, KAFKA_PROTOCOL),
         own=True,
     ),
@@ -157,16 +157,6 @@ _QUORUM = (
     _raft(
         "controller.quorum.observer.fetch.max.wait.ms",
         "How long the leader holds a broker's fetch while there is nothing but NoOp records.",
-        own=True,
-    ),
-    number(
-        "controller.quorum.lane.port",
-        0,
-        "Port for Raft messages between controllers without gRPC. 0: any free port. -1: none. gRPC "
-        "carries them if it cannot be reached.",
-        minimum=-1,
-        maximum=65_535,
-        roles=(CONTROLLER,),
         own=True,
     ),
     _raft(

@@ -279,17 +279,24 @@ def _asked_listeners(
     """The values with the protocol by which this node asks controllers, and where those listen. Raises
     ConfigError for what Kafka's protocol cannot ask, and for a protocol without a listener."""
     said = values[PROTOCOL_KEY]
+    if role != BROKER and said == GRPC_PROTOCOL:
+        raise ConfigError(
+            f"{PROTOCOL_KEY}={said}: controllers ask each other by Kafka's protocol; remove the line from "
+            "the files of all controllers, and for brokers that ask over gRPC add a listener whose name "
+            f"begins with {GRPC_LISTENER} (docs/operations.md, What a listener speaks)"
+        )
     needs_id = role == BROKER and values["node.id"] is None
     insists = said == GRPC_PROTOCOL or (said is None and needs_id)
     asked = ControllerNames.of(names, insists_on_grpc=insists)
     if said is None:
-        # Where there are both, voters ask by Kafka's protocol and brokers by gRPC.
-        is_grpc = asked.kafka is None or (role == BROKER and asked.grpc is not None)
+        # Where there are both, brokers ask by gRPC.
+        is_grpc = role == BROKER and asked.grpc is not None
         said = GRPC_PROTOCOL if is_grpc else KAFKA_PROTOCOL
     if said == KAFKA_PROTOCOL and asked.kafka is None:
+        what = f"{PROTOCOL_KEY}={said} needs" if role == BROKER else "controllers need"
         raise ConfigError(
-            f"{PROTOCOL_KEY}={said} needs a listener in controller.listener.names that speaks Kafka's "
-            f"protocol: its name does not begin with {GRPC_LISTENER}"
+            f"{what} a listener in controller.listener.names that speaks Kafka's protocol: its name does not "
+            f"begin with {GRPC_LISTENER}"
         )
     if said == KAFKA_PROTOCOL and needs_id:
         raise ConfigError(

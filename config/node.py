@@ -168,11 +168,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def grpc_listeners(self) -> tuple[Listener, ...]:
         """The gRPC listeners, by their names."""
-        return tuple(
-            each
-            for each in self.listeners
-            if each.name == self.grpc_controller_listener or each.name.startswith(GRPC_LISTENER)
-        )
+        return tuple(each for each in self.listeners if each.name.startswith(GRPC_LISTENER))
 
     @property
     def inter_broker_listener(self) -> Listener | None:

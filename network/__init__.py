@@ -1,4 +1,4 @@
-"""Sockets of every port: TLS, limits at accept, frames, lanes of controllers, the plan for descriptors."""
+"""Sockets of every port: TLS, limits at accept, frames, the plan for descriptors."""
 
 if __name__ == "network":
     raise ImportError("import metaquorum.network: this folder is a part of the package metaquorum")

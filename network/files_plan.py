@@ -37,9 +37,8 @@ _log = logging.getLogger(__name__)
 
 
 class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of the limit. `grpc`: each gRPC port's connections, and those of the Raft port; `clients`: those
-    of all Kafka listeners; `quorum`: those of a combined node's controllers' Kafka listener; `segments`:
-    files of partitions."""
+    """Shares of the limit. `grpc`: each gRPC port's connections; `clients`: those of all Kafka listeners;
+    `quorum`: those of a combined node's controllers' Kafka listener; `segments`: files of partitions."""
 
     limit: int
     reserved: int
@@ -64,7 +63,7 @@ class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
         serves_clients: bool = False,
         has_quorum: bool = False,
     ) -> Self:
-        """The plan for a limit. `ports`: the number of ports for gRPC and Raft. `serves_clients`: whether a
+        """The plan for a limit. `ports`: the number of ports for gRPC. `serves_clients`: whether a
         controller has a port for Kafka's protocol. `has_quorum`: whether a combined node has one for its
         quorum."""
         limit = min(limit, MANY_FILES)
@@ -104,23 +103,18 @@ class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(f"{self.clients} for clients' connections")
         if self.quorum:
             parts.append(f"{self.quorum} for connections of other nodes to the quorum's port")
-        parts += [f"{self.grpc} for connections to each gRPC or Raft port", f"{self.metrics} for metrics"]
+        parts += [f"{self.grpc} for connections to each gRPC port", f"{self.metrics} for metrics"]
         return f"limit of open files {self.limit}: {', '.join(parts)}"
 
 
 def plan_files(config: NodeConfig) -> FilePlan:
     """Raises the soft limit of open files, and shares it."""
-    lanes = (
-        config.number("controller.quorum.lane.port") >= 0
-        and config.role != BROKER
-        and not config.quorum_speaks_kafka
-    )
-    combined = config.role not in (BROKER, CONTROLLER) and config.quorum_speaks_kafka
+    combined = config.role not in (BROKER, CONTROLLER)
     roles = (config.role,) if config.role in (BROKER, CONTROLLER) else (BROKER, CONTROLLER)
     plan = FilePlan.of(
         raise_open_files(),
         roles=roles,
-        ports=len(config.grpc_listeners) + lanes,
+        ports=len(config.grpc_listeners),
         serves_clients=bool(config.kafka_listeners),
         has_quorum=combined,
     )
@@ -153,7 +147,7 @@ def log_plan(plan: FilePlan, config: NodeConfig) -> None:
 
 
 def port_limits(config: NodeConfig, files_max: int) -> ConnectionLimits:
-    """The limits of a port that is not Kafka's: of gRPC, Raft or metrics."""
+    """The limits of a port that is not Kafka's: of gRPC or metrics."""
     return ConnectionLimits(
         max_connections=config.number("max.connections") if config.role != BROKER else UNLIMITED,
         max_per_ip=config.number("max.connections.per.ip"),

@@ -43,7 +43,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     client_port: int = 0
     """A broker's port for clients alone; 0: they use `kafka_port`."""
     quorum_port: int = 0
-    """A controller's port for Kafka's protocol, by which voters ask each other; 0: they use gRPC."""
+    """A controller's port for Kafka's protocol, by which voters ask each other."""
     log_directory_ids: tuple[str, ...] = ()
     """Ids of a broker's partition directories, data-1 and so on. Empty: everything is in data."""
 
@@ -73,8 +73,6 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
 def endpoints_of(node: LocalNode) -> tuple[tuple[str, int], ...]:
     """The names and ports of a controller's listeners, as the voters record has them: first that on which
     voters ask."""
-    if not node.quorum_port:
-        return ((LISTENER, node.port),)
     return (LISTENER, node.quorum_port), (CONTROLLER_GRPC_LISTENER, node.port)
 
 
@@ -85,11 +83,8 @@ def local_settings(
     in the log."""
     controllers = [each for each in nodes if each.controls]
     brokers = [each for each in nodes if each.serves]
-    by_kafka = all(each.quorum_port for each in controllers)
     # Brokers ask over gRPC.
-    ports = {
-        each.node_id: each.quorum_port if by_kafka and node.controls else each.port for each in controllers
-    }
+    ports = {each.node_id: each.quorum_port if node.controls else each.port for each in controllers}
     if static:
         voters = ",".join(
             f"{each.node_id}@{HOST}:{ports[each.node_id]}:{each.directory_id}" for each in controllers
@@ -97,9 +92,9 @@ def local_settings(
         quorum = {"controller.quorum.voters": voters}
     else:
         quorum = {"controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{at}" for at in ports.values())}
-    of_grpc = CONTROLLER_GRPC_LISTENER if by_kafka else LISTENER
-    listeners = [f"{of_grpc if node.controls else GRPC_LISTENER}://{HOST}:{node.port}"]
-    if by_kafka and node.controls:
+    of_grpc = CONTROLLER_GRPC_LISTENER if node.controls else GRPC_LISTENER
+    listeners = [f"{of_grpc}://{HOST}:{node.port}"]
+    if node.controls:
         listeners.insert(0, f"{LISTENER}://{HOST}:{node.quorum_port}")
     if node.broker_port:
         listeners.append(f"{GRPC_LISTENER}://{HOST}:{node.broker_port}")
@@ -109,8 +104,7 @@ def local_settings(
         "process.roles": "broker,controller" if node.role == "combined" else node.role,
         "node.id": str(node.node_id),
         **quorum,
-        "controller.listener.names": f"{LISTENER},{of_grpc}" if by_kafka else LISTENER,
-        **({} if by_kafka else {"controller.quorum.protocol": "grpc"}),
+        "controller.listener.names": f"{LISTENER},{CONTROLLER_GRPC_LISTENER}",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GRPC:PLAINTEXT",
         "listeners": ",".join(listeners),
         "log.dirs": ",".join(map(str, log_dirs)),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from metaquorum.config.node import NodeConfig
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.network.files_plan import log_plan, port_limits
-from metaquorum.network.tls import TlsMaterial
 from metaquorum.node.driver import Driver, Ending
 from metaquorum.node.machine import OWN_PROCESS, Machine
 from metaquorum.node.node_runner import Node
@@ -21,17 +20,12 @@ from metaquorum.observability.metrics.service import BoundMetrics, note_first_sn
 from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.raft.core import RaftCore
 from metaquorum.rpc.controllers import Controllers
-from metaquorum.rpc.raft_client import RaftCaller, RaftClient
-from metaquorum.rpc.raft_server import GrpcRaftTransport, RaftService
-from metaquorum.rpc.transport import EventSink
+from metaquorum.rpc.transport import NodeTransport, RaftCaller, RaftService
 
 if TYPE_CHECKING:
     from metaquorum.observability.metrics.endpoint import MetricsEndpoint
 
 _log = logging.getLogger(__name__)
-
-KafkaClientOf = Callable[[EventSink, Callable[[EventSink], RaftClient]], RaftCaller]
-"""Makes the client of a quorum that speaks Kafka's protocol, from a sink and what makes the one of gRPC."""
 
 
 class ProcessRole(Protocol):
@@ -90,25 +84,14 @@ class NodeProcess:
     def drive(
         self,
         node: Node,
-        tls: TlsMaterial | None,
+        client: RaftCaller,
         *,
-        hear: Callable[[Any], bool] | None = None,
         service: RaftService | None = None,
-        client: KafkaClientOf | None = None,
     ) -> None:
-        """Creates the driver of `node`. `tls` is for connections to controllers; `hear` receives the
-        transport's events instead of the driver; `service` receives the requests of other nodes, None if this
-        node does not vote; `client` makes a client that speaks another protocol than gRPC."""
-        votes = service is not None
-
-        def by_grpc(sink: EventSink) -> RaftClient:
-            return RaftClient(
-                self.controllers, sink, tls=tls, rng=self.rng, lanes=votes, route=self.machine.route
-            )
-
-        heard = hear or self._hear
-        self._client = by_grpc(heard) if client is None else client(heard, by_grpc)
-        self._transport = GrpcRaftTransport(self._client, service)
+        """Creates the driver of `node`. `client` asks the controllers; `service` receives the requests of
+        other nodes, None if this node does not vote."""
+        self._client = client
+        self._transport = NodeTransport(client, service)
         self.driver = Driver(
             node,
             self.replica.store,
@@ -170,7 +153,8 @@ class NodeProcess:
         limits = port_limits(self.config, self.plan.metrics)
         return await open_endpoint(self._metrics, sources, self.clock, rights, limits)
 
-    def _hear(self, event: Any) -> bool:
+    def hear(self, event: Any) -> bool:
+        """Takes an event of the transport."""
         return self.driver.take_transport_event(event)
 
     def _after_step(self, now_ms: int) -> None:

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 NO_GRPC = (
     "no listener of the controllers speaks gRPC: for brokers and commands that ask over gRPC, add one whose"
-    " name begins with GRPC, or set controller.quorum.protocol=grpc on every node"
+    " name begins with GRPC"
 )
 
 EXIT_OK = 0

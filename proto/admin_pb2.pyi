@@ -8,7 +8,6 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from metaquorum.proto import metadata_pb2 as _metadata_pb2
-from metaquorum.proto import raft_pb2 as _raft_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -64,7 +63,7 @@ class ReplicaStatus(_message.Message):
     min_kraft_version: _builtins.int
     max_kraft_version: _builtins.int
     @_builtins.property
-    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[_raft_pb2.VoterEndpoint]:
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[_metadata_pb2.VoterEndpoint]:
         """none: unknown"""
 
     def __init__(
@@ -78,7 +77,7 @@ class ReplicaStatus(_message.Message):
         last_caught_up_ms: _builtins.int | None = ...,
         status: _builtins.str = ...,
         is_alive: _builtins.bool | None = ...,
-        endpoints: _abc.Iterable[_raft_pb2.VoterEndpoint] | None = ...,
+        endpoints: _abc.Iterable[_metadata_pb2.VoterEndpoint] | None = ...,
         min_kraft_version: _builtins.int = ...,
         max_kraft_version: _builtins.int = ...,
     ) -> None: ...
@@ -422,7 +421,7 @@ class DescribeNodeResponse(_message.Message):
     @_builtins.property
     def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedLoss]: ...
     @_builtins.property
-    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[_raft_pb2.VoterEndpoint]:
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[_metadata_pb2.VoterEndpoint]:
         """where other controllers reach it"""
 
     def __init__(
@@ -458,7 +457,7 @@ class DescribeNodeResponse(_message.Message):
         kraft_version: _builtins.int = ...,
         min_kraft_version: _builtins.int = ...,
         max_kraft_version: _builtins.int = ...,
-        endpoints: _abc.Iterable[_raft_pb2.VoterEndpoint] | None = ...,
+        endpoints: _abc.Iterable[_metadata_pb2.VoterEndpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "counters", b"counters", "leader_id", b"leader_id", "loop", b"loop", "voted_id", b"voted_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -16,7 +16,7 @@ _sym_db = _symbol_database.Default()
 from metaquorum.proto import metadata_pb2 as metaquorum_dot_proto_dot_metadata__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!metaquorum/proto/forwarding.proto\x12\rmetaquorum.v1\x1a\x1fmetaquorum/proto/metadata.proto\"o\n\x0e\x46orwardRequest\x12\r\n\x05\x66rame\x18\x01 \x01(\x0c\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x10\n\x08\x62y_token\x18\x05 \x01(\x08\"U\n\x0f\x46orwardResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\r\n\x05\x66rame\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x32V\n\nForwarding\x12H\n\x07\x46orward\x12\x1d.metaquorum.v1.ForwardRequest\x1a\x1e.metaquorum.v1.ForwardResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!metaquorum/proto/forwarding.proto\x12\rmetaquorum.v1\x1a\x1fmetaquorum/proto/metadata.proto\"o\n\x0e\x46orwardRequest\x12\r\n\x05\x66rame\x18\x01 \x01(\x0c\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x10\n\x08\x62y_token\x18\x05 \x01(\x08\"U\n\x0f\x46orwardResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\r\n\x05\x66rame\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"\x15\n\x05\x42ytes\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x90\x01\n\nForwarding\x12H\n\x07\x46orward\x12\x1d.metaquorum.v1.ForwardRequest\x1a\x1e.metaquorum.v1.ForwardResponse\x12\x38\n\x06\x46ollow\x12\x14.metaquorum.v1.Bytes\x1a\x14.metaquorum.v1.Bytes(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -27,6 +27,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FORWARDREQUEST']._serialized_end=196
   _globals['_FORWARDRESPONSE']._serialized_start=198
   _globals['_FORWARDRESPONSE']._serialized_end=283
-  _globals['_FORWARDING']._serialized_start=285
-  _globals['_FORWARDING']._serialized_end=371
+  _globals['_BYTES']._serialized_start=285
+  _globals['_BYTES']._serialized_end=306
+  _globals['_FORWARDING']._serialized_start=309
+  _globals['_FORWARDING']._serialized_end=453
 # @@protoc_insertion_point(module_scope)

@@ -20,12 +20,23 @@ class ForwardingStub:
                 request_serializer=metaquorum_dot_proto_dot_forwarding__pb2.ForwardRequest.SerializeToString,
                 response_deserializer=metaquorum_dot_proto_dot_forwarding__pb2.ForwardResponse.FromString,
                 _registered_method=True)
+        self.Follow = channel.stream_stream(
+                '/metaquorum.v1.Forwarding/Follow',
+                request_serializer=metaquorum_dot_proto_dot_forwarding__pb2.Bytes.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_forwarding__pb2.Bytes.FromString,
+                _registered_method=True)
 
 
 class ForwardingServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Forward(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Follow(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -38,6 +49,11 @@ def add_ForwardingServicer_to_server(servicer, server):
                     servicer.Forward,
                     request_deserializer=metaquorum_dot_proto_dot_forwarding__pb2.ForwardRequest.FromString,
                     response_serializer=metaquorum_dot_proto_dot_forwarding__pb2.ForwardResponse.SerializeToString,
+            ),
+            'Follow': grpc.stream_stream_rpc_method_handler(
+                    servicer.Follow,
+                    request_deserializer=metaquorum_dot_proto_dot_forwarding__pb2.Bytes.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_forwarding__pb2.Bytes.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -67,6 +83,33 @@ class Forwarding:
             '/metaquorum.v1.Forwarding/Forward',
             metaquorum_dot_proto_dot_forwarding__pb2.ForwardRequest.SerializeToString,
             metaquorum_dot_proto_dot_forwarding__pb2.ForwardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Follow(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/metaquorum.v1.Forwarding/Follow',
+            metaquorum_dot_proto_dot_forwarding__pb2.Bytes.SerializeToString,
+            metaquorum_dot_proto_dot_forwarding__pb2.Bytes.FromString,
             options,
             channel_credentials,
             insecure,

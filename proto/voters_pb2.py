@@ -14,28 +14,23 @@ _sym_db = _symbol_database.Default()
 
 
 from metaquorum.proto import metadata_pb2 as metaquorum_dot_proto_dot_metadata__pb2
-from metaquorum.proto import raft_pb2 as metaquorum_dot_proto_dot_raft__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmetaquorum/proto/voters.proto\x12\rmetaquorum.v1\x1a\x1fmetaquorum/proto/metadata.proto\x1a\x1bmetaquorum/proto/raft.proto\"\x9f\x01\n\x08NewVoter\x12\x10\n\x08voter_id\x18\x01 \x01(\x05\x12\x1a\n\x12voter_directory_id\x18\x02 \x01(\x0c\x12/\n\tendpoints\x18\x03 \x03(\x0b\x32\x1c.metaquorum.v1.VoterEndpoint\x12\x19\n\x11min_kraft_version\x18\x04 \x01(\x05\x12\x19\n\x11max_kraft_version\x18\x05 \x01(\x05\"\x90\x01\n\x13\x41\x64\x64RaftVoterRequest\x12&\n\x05voter\x18\x01 \x01(\x0b\x32\x17.metaquorum.v1.NewVoter\x12\x17\n\ncluster_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\x42\r\n\x0b_cluster_id\"\x82\x01\n\x16RemoveRaftVoterRequest\x12\x10\n\x08voter_id\x18\x01 \x01(\x05\x12\x1a\n\x12voter_directory_id\x18\x02 \x01(\x0c\x12\x17\n\ncluster_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x05\x42\r\n\x0b_cluster_id\"4\n\rChangedVoters\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\"\xa0\x01\n\x19RegisterControllerRequest\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x16\n\x0eincarnation_id\x18\x02 \x01(\x0c\x12*\n\tendpoints\x18\x03 \x03(\x0b\x32\x17.metaquorum.v1.Endpoint\x12(\n\x08\x66\x65\x61tures\x18\x04 \x03(\x0b\x32\x16.metaquorum.v1.Feature\"A\n\x1aRegisterControllerResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error2\x8b\x02\n\x06Voters\x12G\n\x03\x41\x64\x64\x12\".metaquorum.v1.AddRaftVoterRequest\x1a\x1c.metaquorum.v1.ChangedVoters\x12M\n\x06Remove\x12%.metaquorum.v1.RemoveRaftVoterRequest\x1a\x1c.metaquorum.v1.ChangedVoters\x12i\n\x12RegisterController\x12(.metaquorum.v1.RegisterControllerRequest\x1a).metaquorum.v1.RegisterControllerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmetaquorum/proto/voters.proto\x12\rmetaquorum.v1\x1a\x1fmetaquorum/proto/metadata.proto\"\x9f\x01\n\x08NewVoter\x12\x10\n\x08voter_id\x18\x01 \x01(\x05\x12\x1a\n\x12voter_directory_id\x18\x02 \x01(\x0c\x12/\n\tendpoints\x18\x03 \x03(\x0b\x32\x1c.metaquorum.v1.VoterEndpoint\x12\x19\n\x11min_kraft_version\x18\x04 \x01(\x05\x12\x19\n\x11max_kraft_version\x18\x05 \x01(\x05\"\x90\x01\n\x13\x41\x64\x64RaftVoterRequest\x12&\n\x05voter\x18\x01 \x01(\x0b\x32\x17.metaquorum.v1.NewVoter\x12\x17\n\ncluster_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\x42\r\n\x0b_cluster_id\"\x82\x01\n\x16RemoveRaftVoterRequest\x12\x10\n\x08voter_id\x18\x01 \x01(\x05\x12\x1a\n\x12voter_directory_id\x18\x02 \x01(\x0c\x12\x17\n\ncluster_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x05\x42\r\n\x0b_cluster_id\"4\n\rChangedVoters\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error2\xa0\x01\n\x06Voters\x12G\n\x03\x41\x64\x64\x12\".metaquorum.v1.AddRaftVoterRequest\x1a\x1c.metaquorum.v1.ChangedVoters\x12M\n\x06Remove\x12%.metaquorum.v1.RemoveRaftVoterRequest\x1a\x1c.metaquorum.v1.ChangedVotersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'metaquorum.proto.voters_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NEWVOTER']._serialized_start=111
-  _globals['_NEWVOTER']._serialized_end=270
-  _globals['_ADDRAFTVOTERREQUEST']._serialized_start=273
-  _globals['_ADDRAFTVOTERREQUEST']._serialized_end=417
-  _globals['_REMOVERAFTVOTERREQUEST']._serialized_start=420
-  _globals['_REMOVERAFTVOTERREQUEST']._serialized_end=550
-  _globals['_CHANGEDVOTERS']._serialized_start=552
-  _globals['_CHANGEDVOTERS']._serialized_end=604
-  _globals['_REGISTERCONTROLLERREQUEST']._serialized_start=607
-  _globals['_REGISTERCONTROLLERREQUEST']._serialized_end=767
-  _globals['_REGISTERCONTROLLERRESPONSE']._serialized_start=769
-  _globals['_REGISTERCONTROLLERRESPONSE']._serialized_end=834
-  _globals['_VOTERS']._serialized_start=837
-  _globals['_VOTERS']._serialized_end=1104
+  _globals['_NEWVOTER']._serialized_start=82
+  _globals['_NEWVOTER']._serialized_end=241
+  _globals['_ADDRAFTVOTERREQUEST']._serialized_start=244
+  _globals['_ADDRAFTVOTERREQUEST']._serialized_end=388
+  _globals['_REMOVERAFTVOTERREQUEST']._serialized_start=391
+  _globals['_REMOVERAFTVOTERREQUEST']._serialized_end=521
+  _globals['_CHANGEDVOTERS']._serialized_start=523
+  _globals['_CHANGEDVOTERS']._serialized_end=575
+  _globals['_VOTERS']._serialized_start=578
+  _globals['_VOTERS']._serialized_end=738
 # @@protoc_insertion_point(module_scope)

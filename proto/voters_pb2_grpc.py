@@ -25,11 +25,6 @@ class VotersStub:
                 request_serializer=metaquorum_dot_proto_dot_voters__pb2.RemoveRaftVoterRequest.SerializeToString,
                 response_deserializer=metaquorum_dot_proto_dot_voters__pb2.ChangedVoters.FromString,
                 _registered_method=True)
-        self.RegisterController = channel.unary_unary(
-                '/metaquorum.v1.Voters/RegisterController',
-                request_serializer=metaquorum_dot_proto_dot_voters__pb2.RegisterControllerRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_voters__pb2.RegisterControllerResponse.FromString,
-                _registered_method=True)
 
 
 class VotersServicer:
@@ -47,12 +42,6 @@ class VotersServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RegisterController(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_VotersServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -65,11 +54,6 @@ def add_VotersServicer_to_server(servicer, server):
                     servicer.Remove,
                     request_deserializer=metaquorum_dot_proto_dot_voters__pb2.RemoveRaftVoterRequest.FromString,
                     response_serializer=metaquorum_dot_proto_dot_voters__pb2.ChangedVoters.SerializeToString,
-            ),
-            'RegisterController': grpc.unary_unary_rpc_method_handler(
-                    servicer.RegisterController,
-                    request_deserializer=metaquorum_dot_proto_dot_voters__pb2.RegisterControllerRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_voters__pb2.RegisterControllerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -126,33 +110,6 @@ class Voters:
             '/metaquorum.v1.Voters/Remove',
             metaquorum_dot_proto_dot_voters__pb2.RemoveRaftVoterRequest.SerializeToString,
             metaquorum_dot_proto_dot_voters__pb2.ChangedVoters.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RegisterController(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/metaquorum.v1.Voters/RegisterController',
-            metaquorum_dot_proto_dot_voters__pb2.RegisterControllerRequest.SerializeToString,
-            metaquorum_dot_proto_dot_voters__pb2.RegisterControllerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,7 +11,7 @@ from metaquorum.config.node import NodeConfig
 from metaquorum.metadata.image import GRPC_LISTENER, MetadataImage
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.voters import Endpoint, VoterSet
-from metaquorum.rpc.raft_client import PeerAddress, RaftCaller
+from metaquorum.rpc.transport import PeerAddress, RaftCaller
 
 
 class Controllers:
@@ -20,18 +20,18 @@ class Controllers:
 
     def __init__(self, config: NodeConfig, raft: RaftCore) -> None:
         self._raft = raft
-        self._listener = config.controller_listener
+        name = config.controller_listener
+        self._listener = name if config.quorum_speaks_kafka or _is_grpc(name) else GRPC_LISTENER
         self._configured = {voter.node_id: PeerAddress(voter.host, voter.port) for voter in config.voters}
         servers = zip(config.raft.bootstrap_ids, config.bootstrap_servers, strict=True)
         self._quorum: tuple[VoterSet, int | None] | None = None
         self._servers = {node_id: PeerAddress(*server) for node_id, server in servers}
 
     def get(self, node_id: int) -> PeerAddress | None:
-        """The address of a controller; None if it is unknown."""
-        endpoints = self._raft.endpoints_of(node_id)
-        if endpoints:
-            return address_of(endpoints, self._listener)
-        return self._configured.get(node_id) or self._servers.get(node_id)
+        """The address of a controller; None if it is unknown. A voters' record may not name the listener that
+        this node asks: a controller that was formatted with one address says the others later."""
+        found = address_of(self._raft.endpoints_of(node_id), self._listener)
+        return found or self._configured.get(node_id) or self._servers.get(node_id)
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self._raft.voters or self._servers))
@@ -77,14 +77,13 @@ class GrpcAddresses:
         return tuple((each.host, each.port) for each in found if each is not None)
 
 
-def address_of(endpoints: Sequence[Endpoint], listener: str) -> PeerAddress:
+def address_of(endpoints: Sequence[Endpoint], listener: str) -> PeerAddress | None:
     """The endpoint of the controllers' listener, whose name Kafka writes in upper case; otherwise the first
-    that speaks the same, by its name, and at last the first."""
+    that speaks the same, by its name, as does one that a leader named to this node (without a name)."""
     wanted = listener.upper()
     named = [each for each in endpoints if each.name.upper() == wanted]
-    alike = [each for each in endpoints if _is_grpc(each.name.upper()) == _is_grpc(wanted)]
-    chosen = (named or alike or endpoints)[0]
-    return PeerAddress(chosen.host, chosen.port)
+    alike = [each for each in endpoints if not each.name or _is_grpc(each.name.upper()) == _is_grpc(wanted)]
+    return next((PeerAddress(each.host, each.port) for each in named or alike), None)
 
 
 def _is_grpc(name: str) -> bool:

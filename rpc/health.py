@@ -17,7 +17,7 @@ from metaquorum.network.tls import TlsMaterial
 from metaquorum.rpc.channels import open_channel
 from metaquorum.rpc.reach import UNREADABLE, Reasons
 
-SERVICES = ("", "metaquorum.v1.Raft", "metaquorum.v1.Admin", "metaquorum.v1.Metadata")
+SERVICES = ("", "metaquorum.v1.Admin", "metaquorum.v1.Metadata")
 """The service names that clients can query; the empty one means the whole process."""
 
 

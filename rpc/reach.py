@@ -35,8 +35,7 @@ SPEAKS_NO_TLS = (
 )
 SPEAKS_KAFKA = (
     "it speaks Kafka's protocol there, and not gRPC: give the gRPC address of a controller of metaquorum, or"
-    " set controller.quorum.protocol: kafka in a broker's file, so that it asks there, or grpc in the files"
-    " of all controllers"
+    " set controller.quorum.protocol=kafka in a broker's file, so that it asks there"
 )
 UNRESOLVED = "its host name cannot be resolved: correct it"
 NOT_SERVED = "it does not serve this request; give a controller's address"

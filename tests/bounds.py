@@ -88,7 +88,7 @@ BOUNDS = (
     ),
     Bound(
         what="connections",
-        per="gRPC port, and `controller.quorum.lane.port`",
+        per="gRPC port",
         constant="network.files_plan:GRPC_MAX",
         at="closed; the oldest unknown one makes room",
     ),
@@ -248,12 +248,6 @@ BOUNDS = (
         per="`metrics.listener`",
         constant="observability.metrics.endpoint:CONNECTIONS_MAX",
         at="closed when accepted",
-    ),
-    Bound(
-        what="TLS and the first valid message",
-        per="connection to `controller.quorum.lane.port`",
-        constant="network.lane:HANDSHAKE_S",
-        at="closed",
     ),
     Bound(
         what="message of a gRPC call, before the caller's rights are known",

@@ -33,8 +33,8 @@ from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import END_OF_STREAM, Route, direct, open_channel
 from metaquorum.rpc.messages import brokers, partitions
 from metaquorum.rpc.messages.codec import MessageCodec
-from metaquorum.rpc.raft_client import Addresses, PeerAddress
 from metaquorum.rpc.reach import UNREADABLE, Reasons, failure_text
+from metaquorum.rpc.transport import Addresses, PeerAddress
 
 FAILURES = (
     grpc.aio.AioRpcError,

@@ -26,7 +26,7 @@ from metaquorum.metadata.requests.common import NO_BROKER, BrokerHeartbeatReques
 from metaquorum.network.tls import NodeTls
 from metaquorum.rpc.channels import Route
 from metaquorum.rpc.controllers import Controllers
-from metaquorum.rpc.raft_client import Addresses, PeerAddress
+from metaquorum.rpc.transport import Addresses, PeerAddress
 from metaquorum.wire import codec
 from metaquorum.wire.messages import EnvelopeRequest
 from metaquorum.wire.principal import ForwardedPrincipal, encode_principal

@@ -32,7 +32,8 @@ from metaquorum.broker.server.kafka_controllers import (
 )
 from metaquorum.broker.server.metrics import BrokerFigures
 from metaquorum.clients.kafka.controllers import ForwardsRequests
-from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
+from metaquorum.clients.kafka.grpc_way import GrpcWay
+from metaquorum.clients.kafka.raft_client import ControllersWay, KafkaRaftClient, KafkaWay
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
@@ -64,9 +65,7 @@ from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
 from metaquorum.rpc.messages.brokers import BROKER_STATUS, MARK_LOG_DIR_OFFLINE, MARKED_LOG_DIR
-from metaquorum.rpc.raft_client import RaftCaller
 from metaquorum.rpc.rights import grpc_rights
-from metaquorum.rpc.transport import EventSink
 from metaquorum.storage.disk.file_pool import OpenFiles
 from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.meta_properties import MetaProperties
@@ -174,7 +173,13 @@ class BrokerProcess(NodeProcess):
         self.node = broker_node(self, config, data, replica.image)
         self._turns = -1
         way = way_to_controllers(config, tls, machine.route) if config.quorum_speaks_kafka else None
-        self.drive(self.node, tls.controllers, client=None if way is None else partial(_by_kafka, self, way))
+        client_id = f"raft-client-{config.node_id}"
+        reads: ControllersWay
+        if way is None:
+            reads = GrpcWay.of(client_id, tls.controllers, machine.route)
+        else:
+            reads = replace(way, client_id=client_id)
+        self.drive(self.node, KafkaRaftClient(self.controllers, self.hear, reads, self.rng))
         lines = MetadataLines(replica.image)
         self.roles = (BrokerRole(self, config, self.node, data, server, kafka, tls, lines=lines, way=way),)
 
@@ -183,12 +188,6 @@ class BrokerProcess(NodeProcess):
         if self.node.turns != self._turns:
             self._turns = self.node.turns
             super()._after_step(now_ms)
-
-
-def _by_kafka(process: NodeProcess, way: KafkaWay, sink: EventSink, by_grpc: object) -> RaftCaller:
-    """An observer's fetches go the way of the broker's other requests: none of them changes to gRPC."""
-    way = replace(way, client_id=f"raft-client-{way.client_id}")
-    return KafkaRaftClient(process.controllers, sink, way, process.rng)
 
 
 class BrokerRole:

@@ -65,7 +65,7 @@ endpoint = click.option(
     "--endpoint",
     metavar="HOST:PORT",
     callback=_address,
-    help="Address of the new voter. Default: the registered one.",
+    help="gRPC address of the new voter, which names its listeners. Default: the registered ones.",
 )
 
 

@@ -67,7 +67,7 @@ def set_(
 
 
 def _prompted() -> str:
-    """A password that a person typed twice. Raises UsageError where nobody can type one."""
+    """A password that a person typed twice. Raises UsageError if the input ends first."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", getpass.GetPassWarning)

@@ -31,6 +31,7 @@ from metaquorum.clients.quorum.voters import CHANGE_TIMEOUT_MS, add_raft_voter, 
 from metaquorum.clients.search import Address
 from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import GRPC_LISTENER
 from metaquorum.metadata.records.control import Voter, VoterEndpoint
 from metaquorum.metadata.requests.common import (
     AddRaftVoterRequest,
@@ -78,7 +79,7 @@ class VoterChanger:
         self._say = say
         self._deadline = time.monotonic() + ordered.wait_s
         self._said_s = 0.0
-        self._new_endpoint: VoterEndpoint | None = None
+        self._new_endpoints: tuple[VoterEndpoint, ...] = ()
         self._fetched_ms: int | None = None
 
     def plan(self) -> VoterPlan:
@@ -86,7 +87,7 @@ class VoterChanger:
         `patience_s`. Raises ApiError."""
         endpoint = self._ordered.endpoint
         if endpoint is not None and self._ordered.wish.add_id is not None:
-            self._new_endpoint = self._listener_at(endpoint, self._ordered.wish.add_id)
+            self._new_endpoints = self._listeners_at(endpoint, self._ordered.wish.add_id)
         patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
         while True:
             try:
@@ -102,7 +103,7 @@ class VoterChanger:
 
     def _is_registered(self, plan: VoterPlan) -> bool:
         """False for a new voter whose endpoint is unknown: it may have started just now."""
-        return plan.newcomer is None or bool(plan.endpoints) or self._new_endpoint is not None
+        return plan.newcomer is None or bool(plan.endpoints) or bool(self._new_endpoints)
 
     def _is_certain(self, quorum: DescribeQuorumResponse, plan: VoterPlan) -> bool:
         """False for a voter that the leader considers alive and that has not fetched since the first look:
@@ -229,8 +230,7 @@ class VoterChanger:
         return next((one.endpoints for one in observers if member.is_replica(one)), ())
 
     def _new_voter(self, member: Member, endpoints: tuple[VoterEndpoint, ...]) -> AddRaftVoterRequest:
-        if self._new_endpoint is not None:
-            endpoints = (self._new_endpoint,)
+        endpoints = self._new_endpoints or endpoints
         if not endpoints:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
@@ -243,9 +243,9 @@ class VoterChanger:
             timeout_ms=CHANGE_TIMEOUT_MS,
         )
 
-    def _listener_at(self, address: Address, node_id: int) -> VoterEndpoint:
-        """The endpoint with its listener's name, as the node itself reports it. Raises ApiError if no node
-        answers, or one that can never observe this quorum."""
+    def _listeners_at(self, address: Address, node_id: int) -> tuple[VoterEndpoint, ...]:
+        """The endpoints that the node itself reports, that of gRPC at this address. Raises ApiError if no
+        node answers, or one that can never observe this quorum."""
         asked = describe_nodes(
             (address,), timeout_ms=self._options.timeout_ms, tls=self._options.tls.material()
         )
@@ -256,9 +256,15 @@ class VoterChanger:
         status = answer.report.status
         if status.node_id == node_id and status.votes_by_configuration:
             raise runs_with_static_voters(node_id, f"{address[0]}:{address[1]}")
-        known = status.endpoints
-        name = known[0].name if known else "CONTROLLER"
-        return VoterEndpoint(name, *address)
+        if not status.endpoints:
+            text = (
+                f"{address[0]}:{address[1]} advertises no listener of its own: set advertised.listeners there"
+            )
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        return tuple(
+            VoterEndpoint(each.name, *address) if each.name.upper().startswith(GRPC_LISTENER) else each
+            for each in status.endpoints
+        )
 
     def _quorum(self) -> DescribeQuorumResponse:
         try:

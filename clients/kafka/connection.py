@@ -12,7 +12,7 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, cast
 
 from metaquorum.network.framing import FrameBuffer, FrameError
@@ -206,6 +206,26 @@ async def connect(
     return connection
 
 
+async def carried(
+    carry: Callable[[asyncio.BufferedProtocol], object],
+    *,
+    client_id: str,
+    answer_max_bytes: int,
+    timeout_s: float,
+) -> NodeConnection:
+    """Like `connect`, over another transport than a socket, which `carry` gives to the protocol."""
+    exchange = PendingRequests(client_id)
+    protocol = _Protocol(exchange, answer_max_bytes, is_tls=True)
+    carry(protocol)
+    connection = NodeConnection(protocol, exchange)
+    try:
+        await _settle_versions(connection, exchange, timeout_s)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 async def _speaks_tls(host: str, port: int) -> bool:
     """True if a handshake gets as far as a certificate."""
     try:
@@ -350,6 +370,8 @@ class _Protocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, ssl.SSLError):
             self.end(_tls_problem(exc))
+        elif isinstance(exc, ConnectionFailed):
+            self.end(exc)
         else:
             self.end(ConnectionClosed("it closed the connection"))
 

@@ -29,6 +29,7 @@ from metaquorum.clients.kafka.connection import (
     WrongProtocol,
     connect,
 )
+from metaquorum.clients.kafka.grpc_way import GrpcWay
 from metaquorum.clients.kafka.login import log_in
 from metaquorum.clients.kafka.observer import (
     AskNode,
@@ -60,13 +61,12 @@ from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto.admin_pb2_grpc import AdminStub
-from metaquorum.proto.raft_pb2_grpc import RaftStub
 from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest
-from metaquorum.rpc.channels import END_OF_STREAM, open_channel
+from metaquorum.rpc.channels import open_channel
 from metaquorum.rpc.messages import admin as admin_codec
-from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.rpc.messages.errors import leader_from_pb
-from metaquorum.rpc.reach import UNREADABLE, Reasons, lasts
+from metaquorum.rpc.reach import UNREADABLE, lasts
+from metaquorum.rpc.transport import PeerAddress
 from metaquorum.storage.batches.format import hop_headers
 from metaquorum.storage.disk.interface import Disk, DiskFile, join
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
@@ -414,14 +414,14 @@ class _KafkaNode:
 
 
 class _GrpcNode:
-    """A controller of metaquorum: a stream with one request at a time."""
+    """A controller of metaquorum at a gRPC port."""
 
     def __init__(self, address: Address, tls: TlsMaterial | None) -> None:
         self._address = address
-        self._reasons = Reasons(tls)
+        self._way = GrpcWay.of(CLIENT_ID, tls)
+        self._reasons = self._way.reasons
         self._channel = open_channel(*address, tls)
-        self._call: Any = None
-        self._correlation = 0
+        self._connection: NodeConnection | None = None
 
     async def locate(self, timeout_s: float) -> QuorumNodes | NothingHeard:
         """The leader knows where all voters listen; another controller names the leader."""
@@ -454,23 +454,12 @@ class _GrpcNode:
         return [VoterEnd(each.node_id, each.log_end_offset) for each in quorum.voters]
 
     async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
-        if self._call is None:
-            exchange: Any = RaftStub(self._channel).Exchange
-            self._call = exchange()
-        self._correlation += 1
-        try:
-            await self._call.write(raft_codec.encode(self._correlation, request))
-            envelope = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            return await self._failed(error)
-        except asyncio.InvalidStateError:
-            envelope = END_OF_STREAM
-        if envelope is END_OF_STREAM or envelope.correlation_id != self._correlation:
-            return NothingHeard(text="it closed the stream")
-        try:
-            return raft_codec.decode_response(envelope)
-        except raft_codec.EnvelopeError as error:
-            return NothingHeard(text=f"it runs another release: {error}", lasts=True)
+        if self._connection is None:
+            self._connection = await self._way.open(PeerAddress(*self._address), timeout_s=timeout_s)
+        version = self._connection.version(api_of(request), *OFFERED[api_of(request)])
+        body = request_body(request, version)
+        answer = await self._connection.ask(body, version=version, timeout_s=timeout_s)
+        return answer_of(answer.body, version)
 
     async def _failed(self, error: grpc.aio.AioRpcError) -> NothingHeard:
         text = await self._reasons.of(error, self._address)
@@ -478,6 +467,6 @@ class _GrpcNode:
         return NothingHeard(text=text, lasts=lasts(text), is_refusal=refused)
 
     async def close(self) -> None:
-        if self._call is not None:
-            self._call.cancel()
+        if self._connection is not None:
+            self._connection.close()
         await self._channel.close(None)

@@ -13,7 +13,7 @@ import random
 import ssl
 from collections import deque
 from collections.abc import Callable, Container
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -51,14 +51,14 @@ from metaquorum.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from metaquorum.rpc.raft_client import IN_FLIGHT_MAX, RECONNECT, Addresses, PeerAddress, RaftClient
-from metaquorum.rpc.transport import EventSink
+from metaquorum.rpc.transport import IN_FLIGHT_MAX, RECONNECT, Addresses, EventSink, PeerAddress
 from metaquorum.wire.codec import Response
 
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
 NOT_BY_GRPC = (
     "it speaks gRPC there, and not Kafka's protocol: name the controllers' Kafka listener in"
-    " controller.quorum.voters or controller.quorum.bootstrap.servers, or set controller.quorum.protocol=grpc"
+    " controller.quorum.voters or controller.quorum.bootstrap.servers, or, if this node is a broker, set"
+    " controller.quorum.protocol=grpc"
 )
 NO_LOGIN = (
     "it closed the connection at the first request: it may require a login (map the controllers' listener to"
@@ -98,27 +98,33 @@ class KafkaWay(msgspec.Struct, frozen=True, kw_only=True):
             if self.tls is not None:
                 raise TlsFailed(CLOSED_AFTER_TLS) from error
             raise
+        except WrongProtocol as error:
+            raise WrongProtocol(NOT_BY_GRPC) from error
         return connection
 
 
+class ControllersWay(Protocol):
+    """How to connect to a controller: `KafkaWay`, or over gRPC."""
+
+    @property
+    def login(self) -> Credentials | None: ...
+
+    async def open(
+        self, address: PeerAddress, *, timeout_s: float = CONNECT_S, looks_for_tls: bool = True
+    ) -> NodeConnection: ...
+
+
 class KafkaRaftClient:
-    """The connections to the peers of one node. `by_grpc` sends to a peer that turns out to speak gRPC at its
-    address, until that fails; None: such a peer is not reached. Everything runs on the loop's thread."""
+    """The connections to the peers of one node. Everything runs on the loop's thread."""
 
     def __init__(
-        self,
-        addresses: Addresses,
-        sink: EventSink,
-        way: KafkaWay,
-        rng: random.Random,
-        by_grpc: Callable[[EventSink], RaftClient] | None = None,
+        self, addresses: Addresses, sink: EventSink, way: ControllersWay, rng: random.Random
     ) -> None:
         self._addresses = addresses
         self._sink = sink
         self._way = way
         self._rng = rng
         self._peers: dict[int, _KafkaPeer] = {}
-        self._grpc = None if by_grpc is None else by_grpc(self._heard_grpc)
 
     def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
         """Sends a request; exactly one RaftResponseArrived or RaftRequestFailed follows."""
@@ -129,20 +135,13 @@ class KafkaRaftClient:
         peer = self._peers.get(to)
         if peer is None or peer.address != address:
             self._retire(to, f"node {to} moved to {address_text(address.host, address.port)}")
-            peer = self._peers[to] = _KafkaPeer(to, address, self._sink, self._way, self._rng, self._grpc)
+            peer = self._peers[to] = _KafkaPeer(to, address, self._sink, self._way, self._rng)
         peer.send(correlation_id, request, timeout_ms)
 
     def retain(self, node_ids: Container[int]) -> None:
         """Closes the connections to all other nodes."""
         for node_id in [each for each in self._peers if each not in node_ids]:
             self._retire(node_id, f"node {node_id} is no longer a target")
-        if self._grpc is not None:
-            self._grpc.retain(node_ids)
-
-    def _heard_grpc(self, event: Any) -> bool:
-        if isinstance(event, RaftRequestFailed) and event.target in self._peers:
-            self._peers[event.target].speaks_grpc = False  # it may be another release by now
-        return self._sink(event)
 
     def _retire(self, node_id: int, reason: str) -> None:
         peer = self._peers.pop(node_id, None)
@@ -158,8 +157,6 @@ class KafkaRaftClient:
         for peer in self._peers.values():
             peer.close(None)
         self._peers.clear()
-        if self._grpc is not None:
-            await self._grpc.close()
         await asyncio.sleep(0)  # transports report the end of their connections in the next turn
 
 
@@ -171,20 +168,15 @@ class _KafkaPeer:
         node_id: int,
         address: PeerAddress,
         sink: EventSink,
-        way: KafkaWay,
+        way: ControllersWay,
         rng: random.Random,
-        grpc: RaftClient | None,
     ) -> None:
         self.address = address
-        self.speaks_grpc = False
-        self.node_id, self.sink, self.way, self.rng, self.grpc = node_id, sink, way, rng, grpc
+        self.node_id, self.sink, self.way, self.rng = node_id, sink, way, rng
         self._logged = ""
         self._fetches, self._others = _Line(self), _Line(self)
 
     def send(self, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
-        if self.speaks_grpc and self.grpc is not None:
-            self.grpc.send(self.node_id, correlation_id, request, timeout_ms)
-            return
         waits = isinstance(request, FetchRequest | FetchSnapshotRequest)
         line = self._fetches if waits else self._others
         line.send(_InFlight(line, correlation_id, request, timeout_ms))
@@ -402,22 +394,10 @@ class _Line:
         peer = self._peer
         try:
             connection = await peer.way.open(peer.address, looks_for_tls=not self._has_answered)
-        except WrongProtocol as error:
-            self._opening = None
-            if peer.grpc is None:
-                peer.log_once(NOT_BY_GRPC)
-                self._broken(error, NOT_BY_GRPC)
-                return
-            peer.speaks_grpc = True
-            unsent, self._unsent = self._unsent, deque()
-            for flight in unsent:
-                if flight.end():
-                    peer.send(flight.correlation_id, flight.request, flight.timeout_ms)
-            return
         except (ConnectionFailed, TimeoutError) as error:
             self._opening = None
             refusal = ""
-            if isinstance(error, TlsFailed | LoginRefused):
+            if isinstance(error, TlsFailed | LoginRefused | WrongProtocol):
                 refusal = str(error)
                 peer.log_once(error)
             self._broken(error, refusal)
@@ -429,8 +409,7 @@ class _Line:
         self._backoff.succeeded()
         unsent, self._unsent = self._unsent, deque()
         for flight in unsent:
-            if self.has(flight):
-                self._write(flight, connection)
+            self._write(flight, connection)
 
     def _broken(self, error: BaseException, refusal: str = "") -> None:
         self._silent = 0

@@ -1,10 +1,9 @@
-"""Calls of `AdminClient` about the quorum's voters and controllers."""
+"""Calls of `AdminClient` about the quorum's voters."""
 
 from __future__ import annotations
 
 from metaquorum.clients.quorum.admin import NOT_LOOKED_AT, AdminClient
 from metaquorum.metadata.requests.common import AddRaftVoterRequest, RemoveRaftVoterRequest
-from metaquorum.metadata.requests.settings import RegisterControllerRequest
 from metaquorum.proto.voters_pb2_grpc import VotersStub
 from metaquorum.rpc.messages import admin as codec
 
@@ -23,9 +22,3 @@ async def remove_raft_voter(client: AdminClient, request: RemoveRaftVoterRequest
     """Returns once the change is committed."""
     message = codec.REMOVE_VOTER.to_pb(request)
     await client.ask(lambda channel: VotersStub(channel).Remove, message, ask_again=NOT_LOOKED_AT)
-
-
-async def register_controller(client: AdminClient, request: RegisterControllerRequest) -> None:
-    """Registers a controller (KIP-919). Repeating it is safe: its incarnation id identifies a repetition."""
-    message = codec.REGISTER_CONTROLLER.to_pb(request)
-    await client.ask(lambda channel: VotersStub(channel).RegisterController, message)

@@ -1,7 +1,9 @@
-"""The gRPC service for requests in Kafka's protocol that brokers forward to the active controller."""
+"""The gRPC service for Kafka's protocol: requests that brokers forward to the active controller, and
+connections on which they fetch the metadata log."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -34,8 +36,10 @@ from metaquorum.metadata.requests.common import (
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.proto.forwarding_pb2_grpc import ForwardingServicer
+from metaquorum.rpc.callers import address_of
 from metaquorum.rpc.messages.errors import Hints, error_to_pb
 from metaquorum.rpc.requests import CALLER, WaitingRequests
+from metaquorum.rpc.stream_transport import StreamTransport
 from metaquorum.wire import codec
 from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.errors import DecodeError, EncodeError, TooManyValues
@@ -138,11 +142,15 @@ class ForwardedCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForwardingService(ForwardingServicer):
-    """Requests that brokers forward, and those of clients that ask over gRPC."""
+    """Requests that brokers forward, and those of clients that ask over gRPC. `connected` makes the end of a
+    connection that a client, named by its address, has opened."""
 
-    def __init__(self, calls: KafkaCalls, hints: Hints) -> None:
+    def __init__(
+        self, calls: KafkaCalls, hints: Hints, connected: Callable[[str], asyncio.BufferedProtocol]
+    ) -> None:
         self._calls = calls
         self._hints = hints
+        self._connected = connected
         self._work = LongWork()
 
     async def _decoded(self, frame: bytes, owner: object) -> codec.Request:
@@ -186,6 +194,12 @@ class ForwardingService(ForwardingServicer):
             _log.error("%s; report this as a bug", text)
             return self._refused(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text))
         return pb.ForwardResponse(frame=b"".join(chunks), offset=self._calls.image().provenance.offset)
+
+    async def Follow(  # type: ignore[override]
+        self, requests: Any, context: Any
+    ) -> None:
+        address = address_of(context)
+        await StreamTransport(context, self._connected(address), (address, 0)).finished()
 
     async def _ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:
         answer = await self._calls.ask(mutator, request)

@@ -16,7 +16,6 @@ from metaquorum.clients.quorum.nodes import describe_nodes
 from metaquorum.clients.quorum.voters import (
     CHANGE_TIMEOUT_MS,
     add_raft_voter,
-    register_controller,
     remove_raft_voter,
 )
 from metaquorum.clients.search import ClientError
@@ -24,7 +23,7 @@ from metaquorum.controller import voters
 from metaquorum.controller.brokers.brokers import own_registration
 from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import GRPC_LISTENER, MetadataImage
 from metaquorum.metadata.requests.common import AddRaftVoterRequest, RemoveRaftVoterRequest
 from metaquorum.metadata.requests.settings import RegisterControllerRequest
 from metaquorum.network.backoff import Backoff, BackoffPolicy
@@ -118,7 +117,8 @@ class Joining:
         entry = self._joiner.entry
         if entry is not None:
             quorum = await self._client.describe_quorum()
-            addresses = [(each.host, each.port) for each in entry.endpoints]
+            by_grpc = [each for each in entry.endpoints if each.name.upper().startswith(GRPC_LISTENER)]
+            addresses = [(each.host, each.port) for each in by_grpc]
             answers = await describe_nodes(addresses, timeout_ms=PROBE_TIMEOUT_MS, tls=self._tls)
             found = [answer.report.status for answer in answers if answer.report is not None]
         now_ms = int(asyncio.get_running_loop().time() * 1000)
@@ -151,21 +151,6 @@ class RegistrationWay(Protocol):
     async def register(self, request: RegisterControllerRequest) -> None:
         """Raises ApiError or ClientError."""
 
-    async def close(self) -> None: ...
-
-
-class GrpcRegistrar:
-    """Registers by gRPC, with `client`, which it closes."""
-
-    def __init__(self, client: AdminClient) -> None:
-        self._client = client
-
-    async def register(self, request: RegisterControllerRequest) -> None:
-        await register_controller(self._client, request)
-
-    async def close(self) -> None:
-        await self._client.close()
-
 
 class SelfRegistration:
     """`registrar` sends requests to the leader. Call `poke` after every step: it costs nothing while nothing
@@ -192,7 +177,6 @@ class SelfRegistration:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._registrar.close()
 
     def _due(self) -> RegisterControllerRequest | None:
         node = self._node

@@ -7,6 +7,7 @@ active one decides, another refuses with NOT_CONTROLLER, and a fetch with the le
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from metaquorum.controller.server.forwarding_service import KafkaCalls
 from metaquorum.controller.server.raft_requests import RaftRequests, listens_at
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.access.table import CHECKS_OF_CONTROLLERS
+from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
 from metaquorum.listeners.forwarded.describe import (
     describe_acls,
     describe_client_quotas,
@@ -26,12 +28,16 @@ from metaquorum.listeners.forwarded.describe import (
 )
 from metaquorum.listeners.forwarded.direct import DIRECT, MISMATCHED
 from metaquorum.listeners.forwarded.table import ASKED_BY_NODES, FORWARDED, VOTER_CHANGES
+from metaquorum.listeners.response_memory import Unsent
 from metaquorum.listeners.services import Client, Offered, Services, at_once, features_of
 from metaquorum.listeners.slices import sliced
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import CONTROLLERS
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.node.scheduler import StepEnd
 from metaquorum.raft.core import RaftCore
-from metaquorum.rpc.raft_server import RaftService
+from metaquorum.rpc.message_limits import USUAL_MAX_BYTES
+from metaquorum.rpc.transport import RaftService
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import DescribeClusterRequest, DescribeClusterResponse
@@ -46,8 +52,7 @@ def controller_services(
     rng: random.Random,
 ) -> Services:
     """The services of a controller's listeners."""
-    voters_ask = config.quorum_speaks_kafka
-    reads = RaftRequests(cluster_id, raft, service, random_uuid(rng), calls.image, voters_ask=voters_ask)
+    reads = RaftRequests(cluster_id, raft, service, random_uuid(rng), calls.image, voters_ask=True)
     image = calls.image
     described = {
         "DescribeConfigs": _out_of_image(lambda body, version: describe_configs(body, version, image())),
@@ -72,6 +77,41 @@ def controller_services(
         **reads.offered(),
     }
     return Services(sliced(guarded(offered, rights)), lambda: features_of(image(), raft.kraft_version))
+
+
+def log_connections(
+    config: NodeConfig,
+    cluster_id: str,
+    raft: RaftCore,
+    service: RaftService,
+    image: Callable[[], MetadataImage],
+    rng: random.Random,
+    *,
+    unsent: Unsent,
+    step_end: StepEnd,
+) -> Callable[[str], ClientConnection]:
+    """Makes connections that gRPC carries, whose callers it has admitted and counted: for fetches of the
+    metadata log alone, and not for voters'."""
+    reads = RaftRequests(cluster_id, raft, service, random_uuid(rng), image)
+    services = Services(reads.offered(), lambda: features_of(image(), raft.kraft_version))
+    settings = ConnectionConfig(
+        listener=config.grpc_controller_listener or "",
+        request_max_bytes=USUAL_MAX_BYTES,
+        max_idle_s=math.inf,
+        unsent=unsent,
+        step_end=step_end,
+    )
+    limits = ConnectionLimits()
+
+    def connected(address: str) -> ClientConnection:
+        place = ConnectionPlace(limits, settings.listener, address)
+        return ClientConnection(settings, services, place, _counted, _counted)
+
+    return connected
+
+
+def _counted(connection: ClientConnection) -> None:
+    return
 
 
 def _out_of_image(describe: Callable[[Any, int], Any]) -> Callable[[Request, Client], Any]:

@@ -1,5 +1,5 @@
-"""What a controller needs whose quorum speaks Kafka's protocol: its way to the other voters, and what it
-asks over that: to be registered, and who a new voter is."""
+"""A controller's way to the other voters, and what it asks over that: to be registered, and who a new voter
+is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import RaftError, VoteRequest
 from metaquorum.rpc.channels import Route
 from metaquorum.rpc.controllers import Controllers
-from metaquorum.rpc.raft_client import PeerAddress
+from metaquorum.rpc.transport import PeerAddress
 from metaquorum.storage.uuids import uuid_to_text
 from metaquorum.wire.messages import ApiVersionsRequest, ControllerRegistrationRequest
 
@@ -63,9 +63,6 @@ class KafkaRegistrar:
         if answer.error_code:
             code = ErrorCode.of(answer.error_code)
             raise ApiError(code, answer.error_message or f"node {leader_id} answers {code.name}")
-
-    async def close(self) -> None:
-        """Each registration has a connection of its own."""
 
 
 class KafkaProbe:

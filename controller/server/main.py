@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
@@ -14,8 +13,8 @@ from metaquorum.controller.brokers.brokers import broker_state
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.server.forwarding_service import ForwardingService, KafkaCalls
-from metaquorum.controller.server.joining import GrpcRegistrar, Joining, SelfRegistration
-from metaquorum.controller.server.kafka import controller_services
+from metaquorum.controller.server.joining import Joining, SelfRegistration
+from metaquorum.controller.server.kafka import controller_services, log_connections
 from metaquorum.controller.server.kafka_quorum import KafkaProbe, KafkaRegistrar, way_to_voters
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.services import (
@@ -25,7 +24,7 @@ from metaquorum.controller.server.services import (
     MetadataService,
     PartitionsService,
 )
-from metaquorum.controller.server.voter_changes import GrpcProbe, VoterChanges, VotersService
+from metaquorum.controller.server.voter_changes import VoterChanges, VotersService
 from metaquorum.listeners.listener import KafkaListeners
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BrokerRegistration, MetadataImage
@@ -33,8 +32,7 @@ from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests.status import BrokerControlState, BrokerControlStatus, NodeStatus
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from metaquorum.metadata.text.addresses import listener_text
-from metaquorum.network.files_plan import FilePlan, port_limits
-from metaquorum.network.lane import PORT_KEY, LaneListener
+from metaquorum.network.files_plan import port_limits
 from metaquorum.network.tls import NodeTls, TlsMaterial
 from metaquorum.node.driver import Ending
 from metaquorum.node.machine import OWN_PROCESS, Machine
@@ -63,11 +61,9 @@ from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
 from metaquorum.rpc.messages.errors import Hints
 from metaquorum.rpc.messages.node import NodeReport
-from metaquorum.rpc.raft_client import RaftCaller, RaftClient
-from metaquorum.rpc.raft_server import RaftService, add_raft_service
 from metaquorum.rpc.requests import WaitingRequests
 from metaquorum.rpc.rights import grpc_rights
-from metaquorum.rpc.transport import EventSink
+from metaquorum.rpc.transport import RaftService
 
 STOP_GRACE_S = 0.1
 """How long calls in progress may take when the server closes; their answers have been given."""
@@ -93,8 +89,8 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
         kafka.bind()
         metrics = bind_metrics(config.metrics_listener, config.tls)
         replica = open_replica(config, own, directories, machine.disk)
-        way = way_to_voters(config, every_tls, machine.route) if config.quorum_speaks_kafka else None
-        process = ControllerProcess(config, replica, server, tls, metrics, machine, kafka, way)
+        way = way_to_voters(config, every_tls, machine.route)
+        process = ControllerProcess(config, replica, server, tls, metrics, machine, kafka=kafka, way=way)
         return await process.run()
     finally:
         await server.stop(None)
@@ -102,8 +98,7 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
 
 class ControllerProcess(NodeProcess):
     """A process with only a controller. `metrics`: the bound socket for its metrics; None: there are none.
-    `kafka`: its bound listeners of Kafka's protocol; None: there are none. `way`: to the other voters over
-    Kafka's protocol; None: they speak gRPC."""
+    `kafka`: its bound listeners of Kafka's protocol. `way`: to the other voters."""
 
     def __init__(
         self,
@@ -113,8 +108,9 @@ class ControllerProcess(NodeProcess):
         tls: TlsMaterial | None,
         metrics: BoundMetrics | None = None,
         machine: Machine = OWN_PROCESS,
-        kafka: KafkaListeners | None = None,
-        way: KafkaWay | None = None,
+        *,
+        kafka: KafkaListeners,
+        way: KafkaWay,
     ) -> None:
         stats = None if metrics is None else NodeStatistics(machine.clock.monotonic_ms())
         super().__init__(config, replica, metrics, stats, machine)
@@ -134,23 +130,6 @@ def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
     )
 
 
-def _by_kafka(
-    process: NodeProcess, way: KafkaWay, sink: EventSink, by_grpc: Callable[[EventSink], RaftClient]
-) -> RaftCaller:
-    return KafkaRaftClient(process.controllers, sink, way, process.rng, by_grpc)
-
-
-def lane_listener(config: NodeConfig, tls: TlsMaterial | None, plan: FilePlan) -> LaneListener | None:
-    """The listener for other voters' lanes; None if the configuration wants none."""
-    listener, port = next(iter(config.grpc_listeners), None), config.number(PORT_KEY)
-    if port < 0 or listener is None or config.quorum_speaks_kafka:
-        return None
-    context = None
-    if listener.is_tls and tls is not None:
-        context = tls.server_context("required" if config.tls_of(listener.name).client_auth else "none")
-    return LaneListener(listener.host, port, port_limits(config, plan.grpc), context)
-
-
 class ControllerRole:
     """The parts of a running controller and how they are connected. It makes the driver of its process, for
     `driven`: its own `node`, or one that has it as a part."""
@@ -163,8 +142,8 @@ class ControllerRole:
         driven: Node,
         server: GuardedServer,
         tls: TlsMaterial | None,
-        kafka: KafkaListeners | None = None,
-        way: KafkaWay | None = None,
+        kafka: KafkaListeners,
+        way: KafkaWay,
     ) -> None:
         self._config = config
         self._kafka = kafka
@@ -172,34 +151,26 @@ class ControllerRole:
         self._raft = raft = process.raft
         self._server = server
         self._process = process
-        self._lane_listener = lane_listener(config, tls, process.plan)
-        service = RaftService(self._hear, process.controllers, self._lane_listener)
+        service = RaftService(self._hear, process.controllers)
         process.drive(
             driven,
-            tls,
-            hear=self._hear,
+            KafkaRaftClient(process.controllers, self._hear, way, process.rng),
             service=service,
-            client=None if way is None else partial(_by_kafka, process, way),
         )
         self._requests = WaitingRequests(
             process.driver.submit, process.clock, None if process.stats is None else process.stats.requests
         )
         process.driver.hand_over({Answer: self._requests.answer})
         cluster_id = process.replica.identity.cluster_id
-        probe = GrpcProbe(cluster_id, tls) if way is None else KafkaProbe(cluster_id, raft, way)
         self._voter_changes = VoterChanges(
-            self._requests, raft, cluster_id, probe, config.controller_listener
+            self._requests, raft, cluster_id, KafkaProbe(cluster_id, raft, way), config.controller_listener
         )
         self._health = Health(server)
-        grpc = (
-            process.controllers
-            if way is None
-            else GrpcAddresses(config.grpc_controller_listener, raft, self.image)
-        )
+        grpc = GrpcAddresses(config.grpc_controller_listener, raft, self.image)
         asks = AdminClient(grpc.addresses, tls=tls, rng=process.rng, route=process.machine.route)
         self._asks = asks
-        by = GrpcRegistrar(asks) if way is None else KafkaRegistrar(raft, process.controllers, way)
-        self._registration = SelfRegistration(node, by, process.rng)
+        registrar = KafkaRegistrar(raft, process.controllers, way)
+        self._registration = SelfRegistration(node, registrar, process.rng)
         joins = config.flag("controller.quorum.auto.join.enable")
         self._joining = Joining(raft, asks, process.rng, tls, enabled=joins)
         self._lines = MetadataLines(process.replica.image)
@@ -211,7 +182,6 @@ class ControllerRole:
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
         self._server.note_callers(grpc_callers(self._config).note)
         self._server.admit_by(grpc_rights(self._config, self.image))
-        add_raft_service(raft, self._server)
         listener = self._config.grpc_controller_listener or self._config.controller_listener
         add_AdminServicer_to_server(AdminService(self._requests, hints, self._report, listener), self._server)
         lifecycle = BrokerLifecycleService(self._requests, hints, Authorizers(self._config.values))
@@ -230,20 +200,23 @@ class ControllerRole:
             token_key=self._node.config.delegation_token_secret_key,
             wall_ms=self._process.clock.wall_ms,
         )
-        add_ForwardingServicer_to_server(ForwardingService(calls, hints), self._server)
-        self._kafka_services = controller_services(
-            self._config, cluster_id, self._raft, raft, calls, self._process.rng
+        of_raft = self._config, cluster_id, self._raft, raft
+        connected = log_connections(
+            *of_raft,
+            self.image,
+            self._process.rng,
+            unsent=self._kafka.unsent,
+            step_end=self._process.driver.step_end,
         )
+        add_ForwardingServicer_to_server(ForwardingService(calls, hints, connected), self._server)
+        self._kafka_services = controller_services(*of_raft, calls, self._process.rng)
 
     # --- in the order of the process
 
     async def start(self) -> None:
         """Accepts connections."""
-        if self._lane_listener is not None:
-            await self._lane_listener.open()
         await self._server.start()
-        if self._kafka is not None:
-            await self._kafka.start(self._kafka_services, self.image, self._process.driver.step_end)
+        await self._kafka.start(self._kafka_services, self.image, self._process.driver.step_end)
 
     def after_step(self, now_ms: int) -> None:
         """Reports changes. Most steps change nothing here, and cost one look."""
@@ -307,10 +280,7 @@ class ControllerRole:
         await self._joining.close()
         await self._registration.close()
         await self._asks.close()
-        if self._lane_listener is not None:
-            self._lane_listener.close()
-        if self._kafka is not None:
-            await self._kafka.close(at_once=self._process.is_killed)
+        await self._kafka.close(at_once=self._process.is_killed)
         await self._server.stop(None if self._process.is_killed else STOP_GRACE_S)
 
     def left(self, ending: Ending) -> None:

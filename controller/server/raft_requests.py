@@ -1,6 +1,4 @@
-"""Raft's requests at a controller's listeners of Kafka's protocol: fetches of the metadata log, and what
-voters ask each other. They become those that arrive over gRPC.
-"""
+"""Raft's requests in Kafka's protocol: fetches of the metadata log, and what voters ask each other."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from metaquorum.raft.messages import (
     RaftResponse,
 )
 from metaquorum.raft.voters import Endpoint
-from metaquorum.rpc.raft_server import RaftService
+from metaquorum.rpc.transport import RaftService
 from metaquorum.wire.codec import Request
 
 ASKED_BY_VOTERS = {
@@ -37,8 +35,8 @@ ASKED_BY_VOTERS = {
 
 
 class RaftRequests:
-    """The handlers. `voters_ask`: the quorum speaks Kafka's protocol; otherwise a caller that names a voter's
-    id is refused, so that nothing but a voter acknowledges. `reader` stands for observers without a directory
+    """The handlers. `voters_ask`: of a listener of voters; elsewhere a caller that names a voter's id is
+    refused, so that nothing but a voter acknowledges. `reader` stands for observers without a directory
     id. `image` has the leader's address for callers that learn it from answers (KIP-853)."""
 
     def __init__(

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from metaquorum.clients.quorum.nodes import describe_nodes
 from metaquorum.controller.answers import not_controller
 from metaquorum.controller.server.services import ask
 from metaquorum.controller.voters import upgrade_request
@@ -23,12 +22,9 @@ from metaquorum.metadata.requests.common import (
     ReadImageRequest,
     ReadImageResponse,
     UpgradeKRaftVersionRequest,
-    runs_with_static_voters,
 )
 from metaquorum.metadata.requests.settings import SettingResult, SettingsResponse, UpdateFeaturesRequest
-from metaquorum.metadata.requests.status import NodeStatus
 from metaquorum.metadata.text.addresses import address_text
-from metaquorum.network.tls import TlsMaterial
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import voters_pb2 as pb
 from metaquorum.proto.voters_pb2_grpc import VotersServicer
@@ -36,7 +32,6 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.rpc.messages import admin as codec
 from metaquorum.rpc.messages.errors import Hints, error_to_pb
 from metaquorum.rpc.requests import WaitingRequests
-from metaquorum.storage.uuids import uuid_to_text
 
 PROBE_TIMEOUT_MS = 3_000
 """How long a new voter may take to identify itself; less if the caller waits less."""
@@ -130,28 +125,6 @@ class VoterChanges:
         return replace(request, voter=known)
 
 
-class GrpcProbe:
-    """Asks at the gRPC listener. `tls`: how controllers are reached; None: plain text."""
-
-    def __init__(self, cluster_id: str, tls: TlsMaterial | None) -> None:
-        self._cluster_id, self._tls = cluster_id, tls
-
-    async def ask(
-        self, voter: Voter, addresses: list[tuple[str, int]], timeout_ms: int
-    ) -> KRaftVersionFeature | ApiError:
-        """See `VoterProbe`."""
-        versions = voter.kraft_version_feature
-        for answer in await describe_nodes(addresses, timeout_ms=timeout_ms, tls=self._tls):
-            if answer.report is None:
-                return no_answer(voter, answer.address, answer.problem)
-            status = answer.report.status
-            problem = _another(voter, status, self._cluster_id)
-            if problem is not None:
-                return problem
-            versions = KRaftVersionFeature(status.min_kraft_version, status.max_kraft_version)
-        return versions
-
-
 def no_answer(voter: Voter, address: tuple[str, int], problem: object) -> ApiError:
     """The refusal of a voter that cannot be asked."""
     where = address_text(*address)
@@ -174,33 +147,8 @@ def _too_old(voter: Voter, kraft_version: int) -> ApiError | None:
     )
 
 
-def _another(voter: Voter, status: NodeStatus, cluster_id: str) -> ApiError | None:
-    """Why the node that answered is not the named voter."""
-    where = " or ".join(address_text(each.host, each.port) for each in voter.endpoints)
-    if status.cluster_id != cluster_id:
-        return ApiError(
-            ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"the node at {where} belongs to cluster {status.cluster_id}, not {cluster_id}: correct the "
-            "address",
-        )
-    if status.node_id != voter.voter_id:
-        return ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"node {status.node_id} answers at {where}, not node {voter.voter_id}: correct the address",
-        )
-    if status.votes_by_configuration:
-        return runs_with_static_voters(voter.voter_id, where)
-    if status.directory_id != voter.voter_directory_id:
-        return ApiError(
-            ErrorCode.INVALID_VOTER_KEY,
-            f"node {voter.voter_id} at {where} has directory id {uuid_to_text(status.directory_id)}, not "
-            f"{uuid_to_text(voter.voter_directory_id)}: name the one that it has",
-        )
-    return None
-
-
 class VotersService(VotersServicer):
-    """The gRPC service that changes the quorum's voters (KIP-853) and registers controllers (KIP-919)."""
+    """The gRPC service that changes the quorum's voters (KIP-853)."""
 
     def __init__(self, requests: WaitingRequests, changes: VoterChanges, hints: Hints) -> None:
         self._requests = requests
@@ -221,12 +169,6 @@ class VotersService(VotersServicer):
 
     async def _change(self, request: RaftVoterRequest) -> pb.ChangedVoters:
         return pb.ChangedVoters(error=self._error(await self._changes.change(request)))
-
-    async def RegisterController(
-        self, request: pb.RegisterControllerRequest, context: Any
-    ) -> pb.RegisterControllerResponse:
-        answer = await ask(self._requests, codec.REGISTER_CONTROLLER.from_pb(request), Done)
-        return pb.RegisterControllerResponse(error=self._error(answer))
 
     def _error(self, answer: Done | ApiError) -> common.Error | None:
         return error_to_pb(answer, self._hints) if isinstance(answer, ApiError) else None

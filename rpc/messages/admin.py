@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from metaquorum.metadata.requests import common
 from metaquorum.metadata.requests import common as api
-from metaquorum.metadata.requests.settings import RegisterControllerRequest
 from metaquorum.proto import admin_pb2 as pb
 from metaquorum.proto import voters_pb2 as voters_pb
-from metaquorum.rpc.messages.brokers import NO_TAGS
 from metaquorum.rpc.messages.codec import MessageCodec
 from metaquorum.rpc.messages.errors import uuid_check
 from metaquorum.rpc.messages.shapes import FieldRule
@@ -38,10 +36,4 @@ ADD_VOTER = MessageCodec(
 )
 REMOVE_VOTER = MessageCodec(
     common.RemoveRaftVoterRequest, voters_pb.RemoveRaftVoterRequest, voter_directory_id=_DIRECTORY
-)
-REGISTER_CONTROLLER = MessageCodec(
-    RegisterControllerRequest,
-    voters_pb.RegisterControllerRequest,
-    endpoints=FieldRule(nested=NO_TAGS),
-    features=FieldRule(nested=NO_TAGS),
 )

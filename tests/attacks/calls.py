@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from metaquorum.clients.kafka.raft_messages import request_body
 from metaquorum.config.security import TlsFiles
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.proto import (
@@ -20,19 +21,21 @@ from metaquorum.proto import (
     forwarding_pb2,
     metadata_pb2,
     partitions_pb2,
-    raft_pb2,
     voters_pb2,
 )
+from metaquorum.raft import messages as raft
+from metaquorum.storage.types import LogPosition
 from metaquorum.wire.messages import DescribeQuorumRequest, MetadataRequest
 from tests.attacks.attack import attack
 from tests.attacks.site import Target
-from tests.attacks.speaker import Speaker
+from tests.attacks.speaker import GONE, Speaker
 
 CALL_S = 10.0
 MESSAGE_MAX = 60 << 20
 METADATA_TOPIC = "__cluster_metadata"
 EPOCHS = (2**31 - 1, 2**31 - 2, 2**31 - 1_000, 2**31 - 2**20 + 1, 2**30 + 100_000)
 """Epochs that no election comes to."""
+VERSIONS = {raft.VoteRequest: 2, raft.BeginQuorumEpochRequest: 1, raft.EndQuorumEpochRequest: 1}
 _FILES = (
     admin_pb2,
     broker_ids_pb2,
@@ -40,7 +43,6 @@ _FILES = (
     forwarding_pb2,
     metadata_pb2,
     partitions_pb2,
-    raft_pb2,
     voters_pb2,
 )
 METHODS = tuple(
@@ -84,7 +86,7 @@ for _port in ("broker-grpc", "controller-grpc"):
     _large(_port)
 
 
-@attack("epochs", port="controller-grpc")
+@attack("epochs", port="quorum")
 def epochs(rng: random.Random, target: Target) -> None:
     """Raft requests near the end of the epochs, with a node's certificate and all that names the voter."""
     with Speaker(target, "alice") as alice:
@@ -99,33 +101,29 @@ def epochs(rng: random.Random, target: Target) -> None:
     directory = rng.choice((voter.replica_directory_id, bytes(16)))
     candidate = rng.choice((voter.replica_id, 77_777))
 
-    def envelope(number: int) -> raft_pb2.RaftEnvelope:
+    def request() -> raft.RaftRequest:
         epoch = rng.choice(EPOCHS)
         match rng.randrange(3):
             case 0:
-                vote = raft_pb2.VoteRequest(
+                return raft.VoteRequest(
                     **common,
                     epoch=epoch,
                     candidate_id=candidate,
                     candidate_directory_id=rng.choice((directory, bytes([7]) * 16)),
                     voter_directory_id=directory,
-                    last_epoch=rng.choice((0, epoch)),
-                    last_offset=rng.choice((0, 2**62)),
+                    last_position=LogPosition(rng.choice((0, epoch)), rng.choice((0, 2**62))),
                     pre_vote=rng.random() < 0.3,
                     kraft_version=rng.choice((0, 1)),
                 )
-                return raft_pb2.RaftEnvelope(correlation_id=number, vote_request=vote)
             case 1:
-                begin = raft_pb2.BeginQuorumEpochRequest(
+                return raft.BeginQuorumEpochRequest(
                     **common, epoch=epoch, leader_id=candidate, voter_directory_id=directory
                 )
-                return raft_pb2.RaftEnvelope(correlation_id=number, begin_request=begin)
             case _:
-                end = raft_pb2.EndQuorumEpochRequest(cluster_id=cluster_id, epoch=epoch, leader_id=candidate)
-                return raft_pb2.RaftEnvelope(correlation_id=number, end_request=end)
+                return raft.EndQuorumEpochRequest(cluster_id=cluster_id, epoch=epoch, leader_id=candidate)
 
-    sent = [envelope(number).SerializeToString() for number in range(1, rng.randint(2, 200))]
-    with _channel(target, "controller-grpc", "node") as channel, suppress(grpc.RpcError):
-        exchange = channel.stream_stream("/metaquorum.v1.Raft/Exchange")
-        for _ in exchange(iter(sent), timeout=CALL_S):
-            pass
+    with suppress(*GONE), Speaker(target, "voter") as node:
+        for _ in range(rng.randint(2, 200)):
+            sent = request()
+            version = VERSIONS[type(sent)]
+            node.ask(request_body(sent, version), version)

@@ -23,9 +23,10 @@ from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster, Node, client_loop
 from tests.topics import create_topics
 from tests.unit.server.certificates import certificate_files
 
-PORTS = ("clients", "brokers", "open", "broker-grpc", "controller-grpc", "lane", "metrics")
+PORTS = ("clients", "brokers", "open", "broker-grpc", "controller-grpc", "quorum", "metrics")
 """The ports of an attacked site: Kafka's with SASL_SSL, with SSL and certificates, and PLAINTEXT; gRPC of a
-broker and of the controller, with certificates; the controller's second port for Raft; metrics over http."""
+broker and of the controller, with certificates; the controller's of Kafka's protocol, with certificates;
+metrics over http."""
 
 TOPIC = "orders"
 PASSWORDS = {"alice": "alice-secret-8812", "bob": "bob-secret-8813"}
@@ -55,7 +56,7 @@ class AttackedSite:
     def __init__(self, cluster: Cluster, folder: Path, open_files: int) -> None:
         self.cluster, self.folder = cluster, folder
         self._open_files = open_files
-        names = ("clients", "brokers", "open", "lane", "metrics", "clients-2", "brokers-2")
+        names = ("clients", "brokers", "open", "metrics", "clients-2", "brokers-2")
         ports = dict(zip(names, free_ports(len(names)), strict=True))
         (self.controller,) = cluster.controllers
         self.victim, self.beside = cluster.brokers
@@ -64,7 +65,11 @@ class AttackedSite:
             certificate_files(folder, name, authority)
         certificate_files(folder, "stranger", certificate_files(folder, "elsewhere", None))
         self.clients = {0: ports["clients"], 1: ports["clients-2"]}
-        ports |= {"broker-grpc": self.victim.port, "controller-grpc": self.controller.port}
+        ports |= {
+            "broker-grpc": self.victim.port,
+            "controller-grpc": self.controller.port,
+            "quorum": self.controller.kafka_port,
+        }
         self.target = Target(host=HOST, ports={name: ports[name] for name in PORTS}, folder=str(folder))
         self._configure(ports)
         self._tls = TlsMaterial.load(
@@ -81,13 +86,12 @@ class AttackedSite:
             "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:node;User:alice",
-            "listener.security.protocol.map": "CONTROLLER:SSL,GRPC:SSL,BROKERS:SSL,CLIENTS:SASL_SSL,"
-            "OPEN:PLAINTEXT",
+            "listener.security.protocol.map": "CONTROLLER:SSL,GRPC_CONTROLLER:SSL,GRPC:SSL,BROKERS:SSL,"
+            "CLIENTS:SASL_SSL,OPEN:PLAINTEXT",
         }
         self.controller.set_properties(
             {
                 **common,
-                "controller.quorum.lane.port": str(ports["lane"]),
                 "metrics.listener": f"http://{HOST}:{ports['metrics']}",
             }
         )

@@ -25,12 +25,14 @@ class Speaker:
     """One connection to the attacked broker. Raises one of GONE when it is cut off; use it as
     `with suppress(*GONE), Speaker(...) as speaker`.
 
-    `who`: a user of the site, "certificate" (without rights), or "open" (without a login)."""
+    `who`: a user of the site, "certificate" (without rights), "open" (without a login), or "voter": a node at
+    the controller."""
 
     def __init__(self, target: Target, who: str, client_id: str = "attacker") -> None:
         connection = {
             "certificate": lambda: secure(target, "brokers", "other"),
             "open": lambda: raw(target, "open"),
+            "voter": lambda: secure(target, "quorum", "node"),
         }.get(who, lambda: secure(target, "clients"))()
         if connection is None:
             raise ConnectionError("no connection")

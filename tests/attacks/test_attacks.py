@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 CHOSEN = (
     "idle-controller-grpc",
     "refill-broker-grpc",
-    "slow-lane",
+    "slow-quorum",
     "idle-clients",
     "junk-clients",
     "junk-open",

@@ -29,7 +29,6 @@ from tests.bench.quorum import (
     create_at,
     next_name,
     one_topic,
-    protocol_option,
     succeeded,
     three_controllers,
 )
@@ -47,12 +46,11 @@ RATE_AT_LEAST = 0.63
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    protocol_option(parser)
     parser.add_argument(
         "--clients",
         choices=("kafka", "grpc"),
         default="kafka",
-        help="the protocol of the clients; kafka: so do voters",
+        help="the protocol of the clients",
     )
     parser.add_argument("--writes", type=int, default=3000, help="writes one after another")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long 64 clients write")
@@ -60,8 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> list[Figure]:
     kind = options.clients
-    protocol = "kafka" if kind == "kafka" else options.protocol
-    with empty_server() as empty, three_controllers(protocol=protocol) as cluster:
+    with empty_server() as empty, three_controllers() as cluster:
         disk_ms = sync_ms(cluster.directory)
         loop = client_loop()
         loop.call(one_after_another(cluster, WARM_UP, kind), 120)

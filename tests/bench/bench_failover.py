@@ -28,7 +28,6 @@ from tests.bench.quorum import (
     channel_to,
     create_at,
     one_topic,
-    protocol_option,
     succeeded,
     three_controllers,
     wait_all_caught_up,
@@ -56,7 +55,6 @@ class Failover:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    protocol_option(parser)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--signals", default="SIGKILL,SIGTERM,SIGSTOP", help="signals, separated by commas")
     parser.add_argument(
@@ -68,7 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
-    idle = three_controllers(protocol=options.protocol)
+    idle = three_controllers()
     with loaded(options.partitions) if options.partitions else idle as cluster:
         figures: list[Figure] = []
         for name in options.signals.split(","):

@@ -1,9 +1,9 @@
 """Simulated brokers that send heartbeats every 2 s and hold metadata fetches at one active controller.
 
-Each broker has what a real one has: a connection with the Raft stream, on which it fetches the log as an
-observer and waits for news, and a connection for its heartbeats, which carry the offset that it has applied
-(here: fetched). All brokers are in this process; the clock of a heartbeat runs in it, so a share of every
-latency is this process's own. NoOp records are on, as by default.
+Each broker has what a real one has: a connection on which it fetches the log as an observer and waits for
+news, and one for its heartbeats, which carry the offset that it has applied (here: fetched). All brokers are
+in this process; the clock of a heartbeat runs in it, so a share of every latency is this process's own. NoOp
+records are on, as by default.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from typing import Any
 
 from metaquorum.proto import broker_pb2 as broker
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
-from metaquorum.proto.raft_pb2_grpc import RaftStub
-from metaquorum.raft.messages import FetchRequest
-from metaquorum.rpc.channels import END_OF_STREAM
-from metaquorum.rpc.messages import raft as raft_codec
+from metaquorum.raft.messages import FetchRequest, FetchResponse
 from metaquorum.storage.batches.batch import hop_headers
 from tests.bench.bench_commit import leader_of
 from tests.bench.figures import Figure, percentile
+from tests.bench.log_reader import LogReader
 from tests.bench.quorum import channel_to, cpu_seconds, create_at, one_topic, registration, three_controllers
-from tests.e2e.cluster import Cluster, Node, client_loop
+from tests.e2e.cluster import HOST, Cluster, Node, client_loop
 
 FIRST_BROKER = 10_000
 HEARTBEAT_S = 2.0
@@ -135,7 +133,7 @@ class SimulatedBroker:
         self._seen = seen
         self._directory_id = os.urandom(16)
         self._lifecycle_channel = channel_to(leader)
-        self._raft_channel = channel_to(leader)
+        self._leader_port = leader.port
         self._lifecycle: Any = BrokerLifecycleStub(self._lifecycle_channel)
         self._epoch = -1
         self._end_offset = 0
@@ -181,20 +179,13 @@ class SimulatedBroker:
     async def fetch(self) -> None:
         """Follows the log as an observer; what it fetches is looked at and discarded."""
         await asyncio.sleep(random.uniform(0, HEARTBEAT_S))
-        exchange: Any = RaftStub(self._raft_channel).Exchange
-        call = exchange()
-        correlation_id = 0
+        reader = await LogReader.at(HOST, self._leader_port)
         try:
             while True:
-                correlation_id += 1
-                await call.write(raft_codec.encode(correlation_id, self._fetch_request()))
-                envelope = await call.read()
-                if envelope is END_OF_STREAM:
-                    raise RuntimeError(f"broker {self._id}: the stream was ended")
-                self._take(envelope.fetch_response)
+                self._take(await reader.fetch(self._fetch_request()))
                 self._seen.fetches += self._seen.on
         finally:
-            call.cancel()
+            reader.close()
 
     def _fetch_request(self) -> FetchRequest:
         return FetchRequest(
@@ -210,17 +201,17 @@ class SimulatedBroker:
             read_round=0,
         )
 
-    def _take(self, response: Any) -> None:
+    def _take(self, response: FetchResponse) -> None:
         if response.error or response.epoch != self._leader_epoch:
             raise RuntimeError(f"broker {self._id}: the leader changed or refuses: {response}")
         self._high_watermark = max(self._high_watermark, response.high_watermark)
-        if response.HasField("diverging") or response.HasField("snapshot"):
+        if response.diverging is not None or response.snapshot is not None:
             raise RuntimeError(f"broker {self._id}: the leader sends what was not expected: {response}")
         if response.records:
             _, _, self._end_offset, self._last_epoch = hop_headers(response.records)[-1]
 
     async def close(self) -> None:
-        await asyncio.gather(self._raft_channel.close(None), self._lifecycle_channel.close(None))
+        await self._lifecycle_channel.close(None)
 
 
 async def write(leader: Node, every_s: float) -> None:

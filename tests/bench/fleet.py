@@ -29,11 +29,10 @@ import uvloop
 from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
-from metaquorum.proto.raft_pb2 import FetchResponse, RaftEnvelope
-from metaquorum.raft.messages import FetchRequest
+from metaquorum.raft.messages import FetchRequest, FetchResponse
 from metaquorum.rpc.channels import END_OF_STREAM, open_channel
-from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.storage.batches.batch import hop_headers
+from tests.bench.log_reader import LogReader
 from tests.bench.seeding import METADATA_VERSION, Shape, broker_epoch, directories, incarnation
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY
 
@@ -42,8 +41,6 @@ EVERYTHING_APPLIED = 2**40
 
 FETCH_WAIT_MS = 2000
 FETCH_BYTES = 8 * 1024 * 1024
-FETCH_RESPONSE = RaftEnvelope.DESCRIPTOR.fields_by_name["fetch_response"].number
-FIELD = {field.name: field.number for field in FetchResponse.DESCRIPTOR.fields}
 RETRY_S = 0.05
 CALL_S = 10.0
 
@@ -284,7 +281,7 @@ class SimulatedBroker:
         await asyncio.sleep(random.uniform(0, 0.5))
         while True:
             asked = self._fleet.leader
-            with contextlib.suppress(grpc.aio.AioRpcError, ConnectionError):
+            with contextlib.suppress(TimeoutError, ConnectionError):
                 await self._follow(asked)
             if asked == self._fleet.leader:
                 self._elsewhere()
@@ -292,21 +289,12 @@ class SimulatedBroker:
 
     async def _follow(self, at: int) -> None:
         """Until that controller no longer leads."""
-        exchange: Any = self._channel(at).stream_stream(
-            "/metaquorum.v1.Raft/Exchange",
-            request_serializer=RaftEnvelope.SerializeToString,
-            response_deserializer=bytes,
-        )
-        call = exchange()
+        reader = await LogReader.at(*self._fleet.task.controllers[at])
         try:
-            for correlation_id in range(1, 1 << 31):
-                await call.write(raft_codec.encode(correlation_id, self._fetch_request()))
-                envelope = await call.read()
-                if envelope is END_OF_STREAM:
-                    raise ConnectionError("the stream was ended")
-                self._take(fields(fields(memoryview(envelope))[FETCH_RESPONSE]))
+            while True:
+                self._take(await reader.fetch(self._fetch_request()))
         finally:
-            call.cancel()
+            reader.close()
 
     def _fetch_request(self) -> FetchRequest:
         return FetchRequest(
@@ -322,18 +310,16 @@ class SimulatedBroker:
             read_round=0,
         )
 
-    def _take(self, response: dict[int, Any]) -> None:
-        epoch = response.get(FIELD["epoch"], 0)
-        if epoch > self._epoch:
-            self._epoch = epoch
+    def _take(self, response: FetchResponse) -> None:
+        if response.epoch > self._epoch:
+            self._epoch = response.epoch
             return
-        if response.get(FIELD["error"], 0) or epoch < self._epoch:
+        if response.error or response.epoch < self._epoch:
             raise ConnectionError("it does not lead")
-        if FIELD["diverging"] in response or FIELD["snapshot"] in response:
+        if response.diverging is not None or response.snapshot is not None:
             raise RuntimeError(f"broker {self._id}: the leader asks to truncate, or to fetch a snapshot")
-        zigzag = response.get(FIELD["high_watermark"], 0)
-        self._high_watermark = max(self._high_watermark, zigzag >> 1 ^ -(zigzag & 1))
-        records = response.get(FIELD["records"], b"")
+        self._high_watermark = max(self._high_watermark, response.high_watermark)
+        records = response.records
         if records:
             _, _, self.end_offset, self._last_epoch = hop_headers(records)[-1]
             self._fetched.append((self.end_offset, time.monotonic()))
@@ -346,30 +332,6 @@ class SimulatedBroker:
 
     async def close(self) -> None:
         await asyncio.gather(*(each.close(None) for each in self._channels if each is not None))
-
-
-def fields(message: memoryview) -> dict[int, Any]:
-    """The fields of a protobuf message by number: integers as they are, and views of length-delimited fields.
-    Hundreds of brokers in one process have no time to copy what each of them fetches."""
-    found: dict[int, Any] = {}
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        value, at = _varint(message, at)
-        if tag & 7 == 2:
-            found[tag >> 3] = message[at : at + value]
-            at += value
-        else:
-            found[tag >> 3] = value
-    return found
-
-
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while (byte := message[at]) & 0x80:
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | byte << shift, at + 1
 
 
 def _shape(seeded: tuple[int, int, int]) -> Shape:

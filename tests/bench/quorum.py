@@ -5,7 +5,6 @@ The processes are those of tests/e2e/cluster.py. All clients run on its one clie
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -32,7 +31,6 @@ from metaquorum.wire import codec
 from metaquorum.wire.messages import CreateTopicsRequest
 from metaquorum.wire.table import API_BY_NAME
 from tests.e2e.cluster import Cluster, Node, client_loop
-from tests.e2e.kafka_quorum import KafkaQuorum
 from tests.e2e.processes import wait_until
 
 BROKER_ID = 1
@@ -157,27 +155,15 @@ def registration(broker_id: int, cluster_id: str) -> broker.RegisterBrokerReques
     )
 
 
-def protocol_option(parser: argparse.ArgumentParser) -> None:
-    """What the voters ask each other by; `three_controllers` takes it."""
-    parser.add_argument(
-        "--protocol", choices=("grpc", "kafka"), default="grpc", help="what voters ask each other by"
-    )
-
-
 @contextmanager
 def three_controllers(
     *,
     broker: bool = True,
     properties: Mapping[str, Mapping[str, str]] | None = None,
-    protocol: str = "grpc",
 ) -> Iterator[Cluster]:
     """Three running controllers with sync on and the default configuration, and one unfenced stand-in."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory, ExitStack() as stack:
-        cluster = (
-            KafkaQuorum(Path(directory), keys=dict((properties or {}).get("controller", {})))
-            if protocol == "kafka"
-            else Cluster(Path(directory), controllers=3, properties=properties)
-        )
+        cluster = Cluster(Path(directory), controllers=3, properties=properties)
         stack.enter_context(cluster)
         cluster.start()
         stand_in = StandInBroker(cluster.controllers, cluster.cluster_id)

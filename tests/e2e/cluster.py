@@ -42,6 +42,7 @@ from tests.topics import committed_image, create_topics, delete_topics, partitio
 
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 3000
+CONTROLLER_NAMES = "CONTROLLER,GRPC_CONTROLLER"
 CALL_TIMEOUT_MS = 3_000
 READY_S = 60.0
 
@@ -94,7 +95,7 @@ class Node(Process):
         self.role = role
         self.node_id = node_id
         self.port = port
-        self.kafka_port = free_ports(1)[0] if role == "broker" else 0
+        (self.kafka_port,) = free_ports(1)
         self.directory_id = directory_id
         self.home = home
         self.config = home / "node.properties"
@@ -104,7 +105,13 @@ class Node(Process):
 
     @property
     def address(self) -> str:
+        """Where it speaks gRPC."""
         return f"{HOST}:{self.port}"
+
+    @property
+    def kafka_address(self) -> str:
+        """Where it speaks Kafka's protocol, and voters ask a controller."""
+        return f"{HOST}:{self.kafka_port}"
 
     @property
     def metadata_log(self) -> Path:
@@ -159,7 +166,9 @@ class Cluster:
             Node(directory / f"{role}-{node_id}", role, node_id, port, random_id())
             for (role, node_id), port in zip(roles, free_ports(len(roles)), strict=True)
         ]
-        self.voters = ",".join(f"{one.node_id}@{one.address}:{one.directory_id}" for one in self.controllers)
+        self.voters = ",".join(
+            f"{one.node_id}@{one.kafka_address}:{one.directory_id}" for one in self.controllers
+        )
         for node in self.nodes:
             self.write_config(node)
         for node in self.nodes:
@@ -168,7 +177,7 @@ class Cluster:
     # --- making it
 
     def write_config(self, node: Node) -> None:
-        listeners = f"CONTROLLER://{node.address}"
+        listeners = f"CONTROLLER://{node.kafka_address},GRPC_CONTROLLER://{node.address}"
         if node.role == "broker":
             listeners = f"PLAINTEXT://{HOST}:{node.kafka_port},GRPC://{node.address}"
         node.config.write_text("")
@@ -178,8 +187,8 @@ class Cluster:
             {
                 "process.roles": node.role,
                 "node.id": str(node.node_id),
-                "controller.quorum.voters": self.voters,
-                "controller.quorum.protocol": "grpc",
+                "controller.quorum.voters": self.grpc_voters if node.role == "broker" else self.voters,
+                "controller.listener.names": CONTROLLER_NAMES,
                 "listeners": listeners,
                 "log.dirs": ",".join(map(str, node.log_dirs)),
                 **({} if node.log_dirs == [node.data] else {"metadata.log.dir": str(node.data)}),
@@ -187,6 +196,16 @@ class Cluster:
                 **self._properties.get(node.role, {}),
             }
         )
+
+    @property
+    def grpc_voters(self) -> str:
+        """The voters, where brokers ask them."""
+        return ",".join(f"{one.node_id}@{one.address}" for one in self.controllers)
+
+    @property
+    def quorum_servers(self) -> str:
+        """The controllers, where voters ask each other."""
+        return ",".join(one.kafka_address for one in self.controllers)
 
     def _internal_topics(self) -> dict[str, str]:
         """A replica on each broker of a small cluster: the default is three, and none with fewer brokers."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import HOST, Cluster, Node
 from tests.unit.server.certificates import certificate_files
 
@@ -73,10 +72,6 @@ class KafkaQuorum(Cluster):
 
     def write_config(self, node: Node) -> None:
         super().write_config(node)
-        if not self.controllers[0].kafka_port:
-            controllers = self.controllers
-            for each, port in zip(controllers, free_ports(len(controllers)), strict=True):
-                each.kafka_port = port
         if node.role == "broker":
             node.set_properties({**(self.by_kafka if self._brokers_too else {}), **self._broker_keys})
             return

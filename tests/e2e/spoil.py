@@ -140,10 +140,10 @@ def unformatted(site: Site) -> tuple[str, ...]:
 
 
 def of_another_node(site: Site) -> tuple[str, ...]:
-    port = free_ports(1)[0]
+    port, grpc = free_ports(2)
     site.set(
         node_id="3001",
-        listeners=f"CONTROLLER://127.0.0.1:{port}",
+        listeners=f"CONTROLLER://127.0.0.1:{port},GRPC_CONTROLLER://127.0.0.1:{grpc}",
         controller_quorum_voters=f"3001@127.0.0.1:{port}",
     )
     return (f"{site.data} belongs to node 3000, but node.id is 3001", "correct node.id")

@@ -289,8 +289,9 @@ def test_a_directory_in_use(tmp_path: Path) -> None:
         cluster.start()
         node = cluster.controllers[0]
         second = tmp_path / "second.properties"
-        port = free_ports(1)[0]
-        text = node.config.read_text().replace(str(node.port), str(port))
+        text = node.config.read_text()
+        for taken, port in zip((node.port, node.kafka_port), free_ports(2), strict=True):
+            text = text.replace(str(taken), str(port))
         second.write_text(text)
         result = run_cli("controller", "run", second, expect=1)
         assert result.stderr.count("\n") == 1, result.stderr

@@ -156,7 +156,7 @@ def test_what_a_broker_says_of_controllers_that_it_cannot_ask(tmp_path: Path) ->
         key = "listener.security.protocol.map"
         plain = {**as_before, key: "PLAINTEXT:PLAINTEXT,GRPC_CONTROLLER:PLAINTEXT,KAFKA:PLAINTEXT"}
         assert ends_with(broker, plain, where + "it closed the connection")
-        grpc = {"controller.quorum.voters": cluster.voters}
+        grpc = {"controller.quorum.voters": cluster.grpc_voters}
         at = f"node {only.node_id} at {only.address} cannot be asked: "
         assert ends_with(broker, grpc, at + "it speaks gRPC there, and not Kafka's protocol")
 
@@ -206,7 +206,7 @@ def test_a_broker_changes_over_with_a_certificate(tmp_path: Path) -> None:
         only.wait_for_line("its certificate is not accepted: unable to get local issuer certificate")
 
         broker.set_properties(dict.fromkeys([*by_kafka, *short]))
-        by_grpc = {"controller.quorum.voters": cluster.voters, "controller.quorum.protocol": "grpc"}
+        by_grpc = {"controller.quorum.voters": cluster.grpc_voters, "controller.quorum.protocol": "grpc"}
         broker.set_properties(by_grpc)
         broker.start()
         cluster.wait_new_epoch(broker.node_id, after=epoch)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from metaquorum.clients.kafka.cluster import KafkaClient
-from metaquorum.node.local_nodes import free_ports
 from metaquorum.wire.messages import (
     CreateTopicsRequest,
     DescribeClusterRequest,
@@ -18,15 +17,7 @@ from tests.e2e.processes import run_cli
 
 
 class KafkaControllers(Cluster):
-    """Each controller has a second listener."""
-
-    def write_config(self, node: Node) -> None:
-        super().write_config(node)
-        if node.role == "controller":
-            node.kafka_port = node.kafka_port or free_ports(1)[0]
-            both = f"CONTROLLER://{node.address},KAFKA://{HOST}:{node.kafka_port}"
-            names = "CONTROLLER,KAFKA"
-            node.set_properties({"listeners": both, "controller.listener.names": names})
+    """Its controllers' Kafka listeners."""
 
     def at(self, *nodes: Node) -> str:
         return ",".join(f"{HOST}:{node.kafka_port}" for node in nodes or self.controllers)

@@ -90,7 +90,9 @@ def test_an_older_copy_of_a_directory_takes_nothing_back_in_silence(tmp_path: Pa
 
 def _start_from_the_one_that_knows(cluster: Cluster, knows: Node, target: Path) -> None:
     """What every message recommends: a new voter set, made from the node that knows the most."""
-    voters = ",".join(f"{node.node_id}@{node.address}:{node.directory_id}" for node in cluster.controllers)
+    voters = ",".join(
+        f"{node.node_id}@{node.kafka_address}:{node.directory_id}" for node in cluster.controllers
+    )
     made = run_cli("log", "salvage", str(knows.data), "--voters", voters, "--to", str(target))
     assert made.returncode == 0, made.stderr
     for node in cluster.controllers:

@@ -24,7 +24,7 @@ MESSAGE_BYTES, MESSAGES = 30 * MIB, 10
 GROWTH_MAX_BYTES = 128 * MIB
 """All messages are 300 MiB. gRPC holds the beginning of each until its call is refused."""
 FORWARD, QUORUM = "/metaquorum.v1.Forwarding/Forward", "/metaquorum.v1.Admin/DescribeQuorum"
-RAFT, HEALTH = "/metaquorum.v1.Raft/Exchange", "/grpc.health.v1.Health/Check"
+FOLLOW, HEALTH = "/metaquorum.v1.Forwarding/Follow", "/grpc.health.v1.Health/Check"
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -79,7 +79,7 @@ def channel_of(site: Site, folder: Path, name: str, compression: grpc.Compressio
 PLAIN, GZIP = grpc.Compression.NoCompression, grpc.Compression.Gzip
 CASES = {
     "no rights": ("client", FORWARD, PLAIN, 10, grpc.StatusCode.PERMISSION_DENIED),
-    "no rights, on a stream": ("client", RAFT, PLAIN, 10, grpc.StatusCode.PERMISSION_DENIED),
+    "no rights, on a stream": ("client", FOLLOW, PLAIN, 10, grpc.StatusCode.PERMISSION_DENIED),
     "open to all": ("client", HEALTH, PLAIN, 10, grpc.StatusCode.OK),
     "compressed": ("client", FORWARD, GZIP, 10, grpc.StatusCode.UNIMPLEMENTED),
     # These are read, one after another, and must be gone before the collector looks for cycles.
@@ -132,4 +132,4 @@ def test_a_broker_without_rights_says_so_itself_until_it_stops(
     stopped = broker.output().splitlines()[-1]
     assert refusal in stopped and "initial.broker.registration.timeout.ms" in stopped, stopped
     assert "no active controller has answered" not in broker.output()
-    assert sum("it refuses this node" in line for line in broker.output().splitlines()) == 1
+    assert sum("cannot be asked: User:client" in line for line in broker.output().splitlines()) == 1

@@ -188,7 +188,7 @@ def test_what_is_no_request_is_one_line_at_both_ends(site: Site) -> None:
             with pytest.raises(grpc.RpcError) as refused:
                 method(b"\xff\xff\xff", timeout=60)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
-            for name in ("Raft/Exchange", "BrokerLifecycle/Heartbeats"):
+            for name in ("Forwarding/Follow", "BrokerLifecycle/Heartbeats"):
                 stream = channel.stream_stream(f"/metaquorum.v1.{name}")
                 with pytest.raises(grpc.RpcError) as refused:
                     list(stream(iter([b"\xff\xff\xff"]), timeout=60))

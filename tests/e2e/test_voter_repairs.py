@@ -93,7 +93,7 @@ def test_a_machine_replaced_under_the_same_id(cluster: DynamicCluster) -> None:
         cluster.follow_the_book("An emptied or damaged voter disk", victim, {"3002": victim.node_id})
         after = cluster.wait_voters(sorted(voter.node_id for voter in quorum.voters))
     (voter,) = [one for one in after.voters if one.node_id == victim.node_id]
-    assert [endpoint.port for endpoint in voter.endpoints] == [victim.port]
+    assert [endpoint.port for endpoint in voter.endpoints] == [victim.kafka_port, victim.port]
 
 
 def test_three_to_five_and_back(cluster: DynamicCluster) -> None:
@@ -210,8 +210,7 @@ def test_from_static_to_dynamic_voters(tmp_path: Path) -> None:
                 node.set_properties(
                     {
                         "controller.quorum.voters": None,
-                        "controller.quorum.bootstrap.servers": cluster.bootstrap,
-                        "controller.listener.names": "CONTROLLER",
+                        "controller.quorum.bootstrap.servers": cluster.quorum_servers,
                     }
                 )
                 node.stop()
@@ -235,7 +234,7 @@ def test_two_of_three_lost_for_good(tmp_path: Path) -> None:
         cluster.kill_all(cluster.nodes)
         old = cluster.controllers
         new = [cluster.new_controller(node_id) for node_id in (3100, 3101, 3102)]
-        voters = ",".join(f"{node.node_id}@{node.address}" for node in new)
+        voters = ",".join(f"{node.node_id}@{node.kafka_address}" for node in new)
         names = {
             "controller-3000/data": str(survivor.data),
             "broker-*/data": str(cluster.brokers[0].data),
@@ -253,7 +252,10 @@ def test_two_of_three_lost_for_good(tmp_path: Path) -> None:
         for node in new:
             shutil.copytree(tmp_path / "salvaged" / node.name, node.data)
         for node in cluster.nodes:
-            node.set_properties({key: line.removeprefix(f"{key}=")})
+            if node.role == "controller":
+                node.set_properties({key: line.removeprefix(f"{key}=")})
+            else:  # it asks over gRPC
+                node.set_properties({key: cluster.bootstrap})
         cluster.start()
         load.account.check(cluster.topics())
         assert cluster.voter_ids() == [3100, 3101, 3102]

@@ -22,7 +22,11 @@ class JoiningCluster(Cluster):
         node.set_properties(
             {
                 "controller.quorum.voters": None,
-                "controller.quorum.bootstrap.servers": self.controllers[0].address,
+                "controller.quorum.bootstrap.servers": (
+                    self.controllers[0].address
+                    if node.role == "broker"
+                    else self.controllers[0].kafka_address
+                ),
                 "metadata.log.max.record.bytes.between.snapshots": "2000",
                 **({"controller.quorum.auto.join.enable": "true"} if node.role == "controller" else {}),
             }
@@ -131,7 +135,9 @@ def test_static_voters_become_dynamic_ones_while_the_quorum_serves(tmp_path: Pat
                 node.set_properties(
                     {
                         "controller.quorum.voters": None,
-                        "controller.quorum.bootstrap.servers": cluster.bootstrap,
+                        "controller.quorum.bootstrap.servers": (
+                            cluster.bootstrap if node.role == "broker" else cluster.quorum_servers
+                        ),
                     }
                 )
             node.start()

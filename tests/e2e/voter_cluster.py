@@ -42,13 +42,9 @@ class DynamicCluster(Cluster):
 
     def write_config(self, node: Node) -> None:
         super().write_config(node)
-        bootstrap = ",".join(one.address for one in self.controllers)
+        servers = self.bootstrap if node.role == "broker" else self.quorum_servers
         node.set_properties(
-            {
-                "controller.quorum.voters": None,
-                "controller.quorum.bootstrap.servers": bootstrap,
-                "controller.listener.names": "CONTROLLER",
-            }
+            {"controller.quorum.voters": None, "controller.quorum.bootstrap.servers": servers}
         )
 
     def _formatting(self, node: Node, cluster_id: str | None) -> list[str]:
@@ -75,7 +71,7 @@ class DynamicCluster(Cluster):
 
     def move(self, node: Node) -> None:
         """It listens elsewhere from its next start on."""
-        (node.port,) = free_ports(1)
+        node.port, node.kafka_port = free_ports(2)
         self.write_config(node)
         self._client = None
 

@@ -129,7 +129,6 @@ LAYERS: dict[str, Layer] = {
                 "tests/properties/test_blocking_driver.py",
                 "tests/properties/test_library_voters.py",
                 "tests/properties/test_voter_histories.py",
-                "tests/unit/rpc/test_raft_codec.py",
                 "tests/unit/controller/test_node_log.py",
                 "tests/unit/controller/test_node_leadership.py",
                 SEEDS,

@@ -8,7 +8,8 @@ SCHEDULER = "tests/unit/node/test_scheduler.py"
 SCHEDULER_FILE = "node/scheduler.py"
 DRIVER = "tests/unit/node/test_driver.py"
 DURABLE = "tests/unit/node/test_driver_syncs.py"
-LANE = "tests/unit/network/test_lane.py"
+STREAM = "tests/unit/rpc/test_stream_transport.py"
+STREAM_FILE = "rpc/stream_transport.py"
 RUNNER_FILE = "node/node_runner.py"
 NODE_FILE = "controller/node.py"
 ROUNDS = "tests/unit/controller/test_rounds.py"
@@ -141,31 +142,39 @@ SCHEDULER_BUGS = (
         caught_by=(DURABLE,),
     ),
     Bug(
-        name="lane-counts-answered-requests",
-        breaks="only requests without a written response count against the limit of a caller",
-        source="rpc/raft_server.py",
-        file="rpc/raft_server.py",
-        old="    def push(self, envelope: bytes, *, now: bool) -> None:\n        self.unwritten -= 1\n",
-        new="    def push(self, envelope: bytes, *, now: bool) -> None:\n",
-        caught_by=(LANE,),
-    ),
-    Bug(
-        name="timed-out-request-is-sent",
-        breaks="a request that timed out before it was sent is not sent",
-        source="rpc/raft_client.py",
-        file="rpc/raft_client.py",
-        old="            self._outbound = deque("
-        "e for e in self._outbound if e.correlation_id != correlation_id)\n",
+        name="stream-without-backpressure",
+        breaks="a connection that gRPC carries is not written to while its reader does not read",
+        source="docs/adr/0027-one-transport-among-voters.md",
+        file=STREAM_FILE,
+        old="            self._protocol.pause_writing()\n",
         new="",
-        caught_by=("tests/unit/rpc/test_raft_client.py",),
+        caught_by=(STREAM,),
     ),
     Bug(
-        name="lane-without-backpressure",
-        breaks="a caller that does not read its responses is not read",
-        source="docs/adr/0018-lanes-for-raft.md",
-        file="network/lane.py",
-        old="self._transport.pause_reading()",
-        new="pass",
-        caught_by=(LANE,),
+        name="stream-read-while-paused",
+        breaks="no more is read of a stream than its connection takes",
+        source="docs/adr/0027-one-transport-among-voters.md",
+        file=STREAM_FILE,
+        old="    def pause_reading(self) -> None:\n        self._may_read.clear()",
+        new="    def pause_reading(self) -> None:\n        pass",
+        caught_by=(STREAM,),
+    ),
+    Bug(
+        name="votes-over-grpc",
+        breaks="over gRPC nothing is answered but fetches of observers",
+        source="docs/adr/0027-one-transport-among-voters.md",
+        file="controller/server/kafka.py",
+        old="random_uuid(rng), image)\n    services =",
+        new="random_uuid(rng), image, voters_ask=True)\n    services =",
+        caught_by=("tests/conformance/test_transport.py",),
+    ),
+    Bug(
+        name="brokers-before-peers",
+        breaks="voters' fetches and votes are answered before brokers' fetches",
+        source="docs/adr/0027-one-transport-among-voters.md",
+        file="rpc/transport.py",
+        old="        if is_first:\n            waiting.set_result(response)\n            return\n",
+        new="",
+        caught_by=("tests/unit/rpc/test_raft_service.py",),
     ),
 )

@@ -146,8 +146,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="a node asks at a listener that speaks its protocol, whatever it is called",
         source="ADR 22",
         file="rpc/controllers.py",
-        old="chosen = (named or alike or endpoints)[0]",
-        new="chosen = (named or endpoints)[0]",
+        old="for each in named or alike)",
+        new="for each in named or endpoints)",
         caught_by=("tests/unit/rpc/test_controllers_view.py",),
     ),
     Bug(
@@ -311,5 +311,14 @@ KAFKA_QUORUM_BUGS = (
         old="(each.directory_id or ZERO_ID) if",
         new="each.directory_id if",
         caught_by=("tests/unit/kafka/test_direct_answers.py",),
+    ),
+    Bug(
+        name="timed-out-request-is-sent",
+        breaks="a request that timed out before it was sent is not sent",
+        source=CLIENT,
+        file=CLIENT,
+        old="            self._unsent.remove(flight)\n",
+        new="            pass\n",
+        caught_by=(CALLS,),
     ),
 )

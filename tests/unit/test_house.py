@@ -71,7 +71,6 @@ EXCEPTIONS_OF_RUFF = {
     ("observability/authorizer_log.py", "_PrivateFile._open.opener", "E731"),
     ("observability/logging.py", "set_log_context", "PLW0603"),
     ("rpc/decoding.py", "GuardedServer.wait_for_termination", "ASYNC109"),
-    ("rpc/raft_client.py", "_Peer._run", "RUF006"),
     ("rpc/reach.py", "tls_problem", "PLR0911"),
     ("storage/batches/encode.py", "encode_batch", "PLR0913"),
 }

@@ -82,8 +82,14 @@ PRODUCE = (
     "_produced_topic",
     "ClientConnection.answer",
 )
-DEATH = ("removal_slice", *WRITE, "GrpcRaftTransport.respond", "ReplicaManager.publish")
-CATCH_UP = ("BrokerNode.start", "RaftClient.send", "read_chunk", "load_snapshot", "ReplicaManager.publish")
+DEATH = ("removal_slice", *WRITE, "NodeTransport.respond", "ReplicaManager.publish")
+CATCH_UP = (
+    "BrokerNode.start",
+    "KafkaRaftClient.send",
+    "read_chunk",
+    "load_snapshot",
+    "ReplicaManager.publish",
+)
 """What each of them must reach, in order: the files that lead there are its path. A call of the disk follows
 the one that makes it, because other threads use the disk, too."""
 

@@ -290,8 +290,8 @@ def test_progress_is_cleared_at_the_end(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize("node_id", [1, 2])
 @pytest.mark.parametrize("static", [True, False])
-@pytest.mark.parametrize("names", [(), ("INTERNAL", "OTHER")])
-def test_a_listener_is_named_by_its_node(
+@pytest.mark.parametrize("names", [(), ("INTERNAL", "GRPC_OTHER")])
+def test_listeners_are_named_by_their_node(
     monkeypatch: pytest.MonkeyPatch, node_id: int, static: bool, names: tuple[str, ...]
 ) -> None:
     endpoints = tuple(VoterEndpoint(name, "inside", 1) for name in names)
@@ -305,10 +305,14 @@ def test_a_listener_is_named_by_its_node(
     changer._options = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
     if static and node_id == 1:
         with pytest.raises(ApiError, match="h:9"):
-            changer._listener_at(("h", 9), node_id)
+            changer._listeners_at(("h", 9), node_id)
         return
-    found = changer._listener_at(("h", 9), node_id)
-    assert found == VoterEndpoint("INTERNAL" if names else "CONTROLLER", "h", 9)
+    if not names:
+        with pytest.raises(ApiError, match="advertises no listener of its own"):
+            changer._listeners_at(("h", 9), node_id)
+        return
+    found = changer._listeners_at(("h", 9), node_id)
+    assert found == (VoterEndpoint("INTERNAL", "inside", 1), VoterEndpoint("GRPC_OTHER", "h", 9))
 
 
 def test_a_node_that_does_not_answer_has_no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,4 +323,4 @@ def test_a_node_that_does_not_answer_has_no_listener(monkeypatch: pytest.MonkeyP
     changer: Any = object.__new__(voter_changes.VoterChanger)
     changer._options = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
     with pytest.raises(ApiError, match="h:9 does not answer: refused: correct --endpoint"):
-        changer._listener_at(("h", 9), 1)
+        changer._listeners_at(("h", 9), 1)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from metaquorum.clients.kafka.live_log import _GrpcNode
-from metaquorum.clients.kafka.observer import NothingHeard, QuorumNodes
+from metaquorum.clients.kafka.live_log import LiveSource, _GrpcNode, _Nodes
+from metaquorum.clients.kafka.observer import AskNode, NothingHeard, QuorumNodes
 from metaquorum.clients.quorum import nodes
+from metaquorum.clients.search import Address
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import metadata_pb2 as common
-from metaquorum.proto import raft_pb2 as raft
 from metaquorum.proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from metaquorum.raft.events import RaftRequestArrived
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.rpc.channels import END_OF_STREAM, bind, new_server
-from metaquorum.rpc.messages import raft as raft_codec
+from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.reach import NOT_SERVED, UNREADABLE
+from metaquorum.rpc.transport import RaftService
+from tests.conformance.exchanges import Sink
+from tests.unit.kafka.raft_pair import HOST, carrying_server
 
 FETCHED = FetchResponse(error=RaftError.NONE, epoch=7, leader_id=3, high_watermark=9)
 ASKED = FetchRequest(
@@ -35,75 +41,45 @@ ASKED = FetchRequest(
 )
 
 
-class Stream:
-    """In the place of a stream to a controller: answers with `answer`, or fails with it."""
-
-    def __init__(self, answer: Any, correlation_id: int = 1) -> None:
-        self.asked: list[Any] = []
-        self._answer = answer
-        self._correlation_id = correlation_id
-
-    async def write(self, envelope: Any) -> None:
-        self.asked.append(envelope)
-
-    async def read(self) -> Any:
-        if isinstance(self._answer, BaseException):
-            raise self._answer
-        if isinstance(self._answer, FetchResponse):
-            return raft_codec.encode(self._correlation_id, self._answer)
-        return self._answer
-
-    def cancel(self) -> None:
-        pass
-
-
-async def asked(answer: Any, correlation_id: int = 1) -> tuple[Any, Stream]:
-    node, stream = _GrpcNode(("127.0.0.1", 1), None), Stream(answer, correlation_id)
-    node._call = stream
-    try:
-        return await node.ask(ASKED, 1), stream
-    finally:
-        await node.close()
+@contextlib.asynccontextmanager
+async def following() -> AsyncIterator[tuple[_Nodes, Address, Sink, RaftService, GuardedServer]]:
+    """A reader at a controller's gRPC port, and what the controller's core is asked."""
+    sink = Sink()
+    service = RaftService(sink)
+    server, port = await carrying_server(service)
+    address = (HOST, port)
+    reader = _Nodes(LiveSource(addresses=[address], timeout_ms=60_000))
+    yield reader, address, sink, service, server
+    await reader.close()
+    await server.stop(None)
 
 
 async def test_a_request_and_its_answer_are_values() -> None:
-    found, stream = await asked(FETCHED)
-    assert found == FETCHED
-    (envelope,) = stream.asked
-    assert raft_codec.decode_request(envelope) == ASKED
+    async with following() as (reader, address, sink, service, _):
+        for _ in range(2):
+            asked = asyncio.ensure_future(reader.result(AskNode(address, ASKED)))
+            arrived = await sink.next(RaftRequestArrived)
+            service.respond(arrived.key, FETCHED)
+            assert await asked == FETCHED
+            assert (arrived.request.fetch_offset, arrived.request.replica_id) == (5, -1)
 
 
-def closed(code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> grpc.aio.AioRpcError:
+async def test_a_controller_that_refuses_or_ends_is_one_line() -> None:
+    async with following() as (reader, address, sink, _, server):
+        asked = asyncio.ensure_future(reader.result(AskNode(address, ASKED)))
+        await sink.next(RaftRequestArrived)
+        await server.stop(None)
+        found = await asked
+        assert isinstance(found, NothingHeard) and found.text and not found.lasts
+    async with following() as (reader, address, *_, server):
+        server.admit_by(lambda method, context: "User:x may not")
+        found = await reader.result(AskNode(address, ASKED))
+        assert found == NothingHeard(text="User:x may not", lasts=True)
+
+
+def closed() -> grpc.aio.AioRpcError:
     nothing = grpc.aio.Metadata()
-    return grpc.aio.AioRpcError(code, nothing, nothing, "Connection refused")
-
-
-@pytest.mark.parametrize(
-    ("answer", "correlation_id", "failed"),
-    [
-        (closed(), 1, NothingHeard(text="not reachable (connection refused: no process listens there)")),
-        (
-            closed(grpc.StatusCode.PERMISSION_DENIED),
-            1,
-            NothingHeard(text="refused: Connection refused", is_refusal=True),
-        ),
-        (asyncio.InvalidStateError(), 1, NothingHeard(text="it closed the stream")),
-        (END_OF_STREAM, 1, NothingHeard(text="it closed the stream")),
-        (FETCHED, 2, NothingHeard(text="it closed the stream")),
-    ],
-)
-async def test_no_answer_is_one_line(answer: Any, correlation_id: int, failed: NothingHeard) -> None:
-    found, _ = await asked(answer, correlation_id)
-    assert found == failed
-
-
-async def test_an_answer_of_another_release_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def strange(envelope: Any) -> Any:
-        raise raft_codec.EnvelopeError("a field is missing")
-
-    monkeypatch.setattr(raft_codec, "decode_response", strange)
-    found, _ = await asked(FETCHED)
-    assert found == NothingHeard(text="it runs another release: a field is missing", lasts=True)
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "Connection refused")
 
 
 class Controller(AdminServicer):
@@ -123,7 +99,7 @@ class Controller(AdminServicer):
 
 
 def voter(node_id: int, *ports: int) -> admin.ReplicaStatus:
-    places = [raft.VoterEndpoint(name="CONTROLLER", host="h", port=port) for port in ports]
+    places = [common.VoterEndpoint(name="CONTROLLER", host="h", port=port) for port in ports]
     return admin.ReplicaStatus(node_id=node_id, endpoints=places)
 
 

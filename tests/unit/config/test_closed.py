@@ -99,9 +99,9 @@ def test_closed(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> N
             CONTROLLER,
             {
                 **TLS,
-                "listeners": "GRPC://:9093",
-                "controller.listener.names": "GRPC",
-                "listener.security.protocol.map": "GRPC:SSL",
+                "listeners": "CONTROLLER://127.0.0.1:9093,GRPC://:9094",
+                "controller.listener.names": "CONTROLLER,GRPC",
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,GRPC:SSL",
             },
             "without authentication: use ssl.client.auth=required (docs/security.md), or",
         ),
@@ -179,7 +179,15 @@ def test_a_node_of_kafkas_own_file_begins_with_a_warning(
     ("more", "warned"),
     [
         ({**MUTUAL, "listeners": "CONTROLLER://there:9093"}, True),
-        ({**MUTUAL, "listeners": "CONTROLLER://:9093", "controller.quorum.protocol": "grpc"}, True),
+        (
+            {
+                **MUTUAL,
+                "listeners": "CONTROLLER://here:9093,GRPC://:9094",
+                "controller.listener.names": "CONTROLLER,GRPC",
+                "listener.security.protocol.map": "CONTROLLER:SSL,GRPC:SSL",
+            },
+            True,
+        ),
         (
             {
                 **MUTUAL,
@@ -211,5 +219,5 @@ def test_a_node_warns_if_every_certificate_is_an_administrator(
     line = open_to_certificates(config, lambda host: NAMES.get(host, [host]))
     assert (line is not None) is warned
     if line is not None:
-        assert "on listener CONTROLLER every client with a certificate" in line
+        assert "every client with a certificate" in line
         assert "in every node's file" in line

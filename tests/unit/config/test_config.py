@@ -70,30 +70,20 @@ def test_a_controllers_file(tmp_path: Path) -> None:
     assert (config.retention.max_bytes, config.retention.max_ms) == (100 * 1024 * 1024, 604_800_000)
 
 
-@pytest.mark.parametrize("listeners", [("CONTROLLER", "KAFKA"), ("KAFKA", "CONTROLLER")])
-def test_a_controllers_further_listeners_speak_kafkas_protocol(
-    tmp_path: Path, listeners: tuple[str, str]
-) -> None:
-    """If the file insists on gRPC, the first name speaks it, wherever its listener is in the list."""
-    ports = {"CONTROLLER": 9093, "KAFKA": 9095}
-    both = ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in listeners)
+@pytest.mark.parametrize("roles", ["controller", "broker,controller"])
+def test_a_file_of_an_earlier_build_says_what_to_change(tmp_path: Path, roles: str) -> None:
+    """Its controllers asked each other over gRPC."""
+    both = "CONTROLLER://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092"
     file = {**CONTROLLER, "controller.quorum.protocol": "grpc"}
-    path = written(tmp_path, file, listeners=both, controller__listener__names="CONTROLLER,KAFKA")
-    config = load_config(path)
-    assert [each.port for each in config.grpc_listeners] == [9093]
-    assert [(each.name, each.port, each.protocol) for each in config.kafka_listeners] == [
-        ("KAFKA", 9095, "PLAINTEXT")
-    ]
-    assert [each.name for each in config.advertised] == ["CONTROLLER", "KAFKA"]
-    secured = written(
-        tmp_path,
-        file,
-        listeners=both,
-        controller__listener__names="CONTROLLER,KAFKA",
-        listener__security__protocol__map="CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
-        sasl__enabled__mechanisms="SCRAM-SHA-256",
-    )
-    assert load_config(secured).kafka_listeners[0].protocol == "SASL_PLAINTEXT"
+    if "broker" in roles:
+        file |= {"process.roles": roles, "listeners": both}
+    with pytest.raises(ConfigError) as caught:
+        load_config(written(tmp_path, file))
+    line = str(caught.value)
+    assert "controllers ask each other by Kafka's protocol; remove the line" in line and "\n" not in line
+    del file["controller.quorum.protocol"]
+    config = load_config(written(tmp_path, file))
+    assert config.quorum_speaks_kafka and 9093 in [each.port for each in config.kafka_listeners]
 
 
 def test_a_quorum_may_speak_kafkas_protocol(tmp_path: Path) -> None:
@@ -131,10 +121,10 @@ def test_names_say_what_controllers_listeners_speak(tmp_path: Path, names: str) 
     assert [each.port for each in config.grpc_listeners] == [9095]
     assert [each.port for each in config.kafka_listeners] == [9093]
     assert [each.name for each in config.advertised] == [kafka, grpc]
-    config = load_config(written(tmp_path, CONTROLLER, **both, controller__quorum__protocol="grpc"))
-    assert not config.quorum_speaks_kafka and config.controller_listener == grpc
     # A broker's own names do not say what it asks by.
     broker = {"controller__listener__names": names}
+    assert load_config(written(tmp_path, BROKER, **broker)).controller_listener == grpc
+    broker["controller__quorum__protocol"] = "grpc"
     assert load_config(written(tmp_path, BROKER, **broker)).controller_listener == grpc
     broker["controller__quorum__protocol"] = "kafka"
     assert load_config(written(tmp_path, BROKER, **broker)).controller_listener == kafka
@@ -143,12 +133,12 @@ def test_names_say_what_controllers_listeners_speak(tmp_path: Path, names: str) 
 @pytest.mark.parametrize(
     ("protocol", "names", "text"),
     [
-        ("kafka", "GRPC", "needs a listener in controller.listener.names that speaks Kafka's protocol"),
+        (None, "GRPC", "need a listener in controller.listener.names that speaks Kafka's protocol"),
         ("kafka", "GRPC,GRPC2", "its name does not begin with GRPC"),
     ],
 )
 def test_a_protocol_needs_a_listener_of_controllers(
-    tmp_path: Path, protocol: str, names: str, text: str
+    tmp_path: Path, protocol: str | None, names: str, text: str
 ) -> None:
     listeners = ",".join(f"{name}://127.0.0.1:{9093 + at}" for at, name in enumerate(names.split(",")))
     changes = {"listeners": listeners, "controller__listener__names": names}
@@ -161,7 +151,9 @@ def test_a_controller_that_joins_by_itself_needs_grpc(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, joins))
     assert not config.flag("controller.quorum.auto.join.enable")
     assert any("a command makes this controller a voter; remove the line" in line for line in config.warnings)
-    config = load_config(written(tmp_path, joins, controller__quorum__protocol="grpc"))
+    both = "CONTROLLER://127.0.0.1:9093,GRPC://127.0.0.1:9094"
+    path = written(tmp_path, joins, listeners=both, controller__listener__names="CONTROLLER,GRPC")
+    config = load_config(path)
     assert config.flag("controller.quorum.auto.join.enable") and not config.warnings
 
 

@@ -309,7 +309,7 @@ def test_a_voters_own_entry_with_another_port_is_said(tmp_path: Path) -> None:
 
 def test_sasl_on_the_controllers_listener_is_refused_with_what_to_do(tmp_path: Path) -> None:
     insists = {"controller__quorum__protocol": "grpc"}
-    path = written(tmp_path, CONTROLLER, listener__security__protocol__map="CONTROLLER:SASL_SSL", **insists)
+    path = written(tmp_path, BROKER, listener__security__protocol__map="CONTROLLER:SASL_SSL", **insists)
     line = refused(path)
     assert "let it speak Kafka's protocol" in line and "set ssl.client.auth=required" in line
 

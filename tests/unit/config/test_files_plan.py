@@ -45,9 +45,8 @@ def test_the_usual_limits_leave_what_a_node_needs() -> None:
     assert usual.clients >= 200 and usual.segments >= 250 and usual.grpc >= 32
 
 
-@pytest.mark.parametrize("by_kafka", [False, True])
 def test_a_combined_node_keeps_connections_for_its_quorum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_kafka: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_plan, "raise_open_files", lambda: 256)
     monkeypatch.setattr(files_plan, "HELD", 0)
@@ -55,10 +54,10 @@ def test_a_combined_node_keeps_connections_for_its_quorum(
     file.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:9093\n"
         "controller.listener.names=CONTROLLER\nlisteners=CONTROLLER://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092\n"
-        f"log.dirs={tmp_path}\ncontroller.quorum.protocol={'kafka' if by_kafka else 'grpc'}\n"
+        f"log.dirs={tmp_path}\n"
     )
     plan = plan_files(load_config(file))
-    assert (plan.quorum >= 32) is by_kafka and (plan.quorum == 0) is not by_kafka
+    assert plan.quorum >= 32
 
 
 def test_a_start_says_the_shares_and_what_the_limit_cannot_carry(

@@ -26,7 +26,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.replay import Replays, ReplayState
-from metaquorum.rpc.raft_server import RaftService
+from metaquorum.rpc.transport import RaftService
 from metaquorum.wire import codec
 from tests.unit.kafka.golden_cluster import CONTROLLERS, SECRET, WALL_MS, read_of
 

@@ -31,7 +31,7 @@ from metaquorum.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from metaquorum.rpc.raft_server import RaftService
+from metaquorum.rpc.transport import RaftService
 from metaquorum.storage.types import LogPosition
 from metaquorum.wire import codec
 from metaquorum.wire import messages as wire

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,17 +11,10 @@ from typing import Any
 
 import pytest
 
-from metaquorum.clients.kafka.connection import CLOSED_AFTER_TLS
+from metaquorum.clients.kafka.connection import CLOSED_AFTER_TLS, NodeConnection
 from metaquorum.clients.kafka.raft_client import NO_LOGIN, NOT_BY_GRPC, KafkaRaftClient, KafkaWay
 from metaquorum.config.security import Credentials
-from metaquorum.controller.server.raft_requests import RaftRequests
-from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
-from metaquorum.listeners.login import SaslRules
-from metaquorum.listeners.login_rules import ListenerRules
-from metaquorum.listeners.sasl import PlainExchange
-from metaquorum.listeners.services import Features, Offered, Services
-from metaquorum.metadata.image import MetadataImage
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.listeners.services import Offered
 from metaquorum.raft.events import (
     RaftRequestAbandoned,
     RaftRequestArrived,
@@ -31,15 +23,14 @@ from metaquorum.raft.events import (
 )
 from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest, RaftError, VoteRequest, VoteResponse
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.raft_client import IN_FLIGHT_MAX, PeerAddress, RaftClient
-from metaquorum.rpc.raft_server import RaftService, add_raft_service
+from metaquorum.rpc.transport import IN_FLIGHT_MAX, PeerAddress
 from metaquorum.storage.types import LogPosition
 from metaquorum.wire.messages import VoteResponse as WireVoteResponse
-from tests.conformance.test_transport import EXCHANGES, PATIENT_MS, Sink, fetch, fetched
+from tests.conformance.exchanges import EXCHANGES, PATIENT_MS, Sink, fetch, fetched
+from tests.unit.kafka.raft_pair import HOST, Caller, Voter, caller_of
 from tests.unit.server.certificates import certificate_files
 from tests.unit.server.test_servers import material
 
-HOST = "127.0.0.1"
 VOTE = VoteRequest(
     cluster_id="c",
     epoch=7,
@@ -53,93 +44,6 @@ VOTE = VoteRequest(
 GRANTED = VoteResponse(error=RaftError.NONE, epoch=7, leader_id=None, vote_granted=True, pre_vote=True)
 
 
-class _Raft:
-    """In the place of the core."""
-
-    node_id = 2
-    voters = (1, 2, 3)
-
-
-class Voter:
-    """Node 2: its listener, and the sink of its core."""
-
-    def __init__(
-        self,
-        offered: dict[str, Offered] | None = None,
-        port: int = 0,
-        session_ms: int | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self.sink, self.port, self.logins, self._tls = Sink(), port, 0, tls
-        self.service = RaftService(self.sink)
-        raft: Any = _Raft()
-        handlers = RaftRequests("c", raft, self.service, b"r" * 16, MetadataImage, voters_ask=True)
-        features = Features(supported={}, finalized={}, epoch=1)
-        self._services = Services(handlers.offered() if offered is None else offered, lambda: features)
-        self._limits = ConnectionLimits(max_connections=9, max_per_ip=9)
-        self._config = ConnectionConfig(
-            listener="KAFKA",
-            request_max_bytes=1 << 20,
-            max_idle_s=60,
-            rules=None if session_ms is None else self._login_rules(session_ms),
-        )
-        self.open: set[ClientConnection] = set()
-
-    def _login_rules(self, session_ms: int) -> ListenerRules:
-        def new_exchange(mechanism: str) -> PlainExchange:
-            self.logins += 1
-            return PlainExchange({"node": "secret"})
-
-        rules = SaslRules(
-            mechanisms=("PLAIN",), new_exchange=new_exchange, max_reauth_ms={"PLAIN": session_ms}
-        )
-        certificates: Any = None
-        return ListenerRules(sasl=rules, certificates=certificates)
-
-    def _connection(self) -> ClientConnection:
-        place = self._limits.admit("KAFKA", HOST)
-        assert isinstance(place, ConnectionPlace)
-        return ClientConnection(self._config, self._services, place, self.open.add, self.open.discard)
-
-    def becomes_older(self) -> None:
-        """It is another release from now on, with fewer versions."""
-        self._services.limit({"ApiVersions": 3, "Fetch": 16})
-
-    async def start(self) -> Voter:
-        self._server = await asyncio.get_running_loop().create_server(
-            self._connection, HOST, self.port, ssl=self._tls
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    def kill(self) -> None:
-        self._server.close()
-        for each in list(self.open):
-            each.cut_off("killed")
-
-    async def answer(self, response: Any) -> Any:
-        """Answers the next request; returns it."""
-        arrived = await self.sink.next(RaftRequestArrived)
-        self.service.respond(arrived.key, response)
-        return arrived.request
-
-
-class Caller:
-    """Node 1."""
-
-    def __init__(
-        self, port: int, login: Credentials | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
-        self.sink = Sink()
-        self.addresses = {2: PeerAddress(HOST, port)}
-
-        def by_grpc(sink: Any) -> RaftClient:
-            return RaftClient(self.addresses, sink, rng=random.Random(1))
-
-        way = KafkaWay(client_id="raft-client-1", login=login, tls=None if tls is None else lambda: tls)
-        self.client = KafkaRaftClient(self.addresses, self.sink, way, random.Random(1), by_grpc)
-
-
 @asynccontextmanager
 async def pair(offered: dict[str, Offered] | None = None) -> AsyncIterator[tuple[Caller, Voter]]:
     voter = await Voter(offered).start()
@@ -148,17 +52,6 @@ async def pair(offered: dict[str, Offered] | None = None) -> AsyncIterator[tuple
     await caller.client.close()
     voter.kill()
     await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda pair: type(pair[1]).__name__)
-async def test_every_message_arrives_as_it_was_sent(exchange: tuple[Any, Any]) -> None:
-    request, response = exchange
-    async with pair() as (caller, voter):
-        caller.client.send(2, 41, request, PATIENT_MS)
-        assert await voter.answer(response) == request
-        assert await caller.sink.next(RaftResponseArrived) == RaftResponseArrived(
-            source=2, correlation_id=41, response=response
-        )
 
 
 FETCHES = [pair for pair in EXCHANGES if isinstance(pair[0], FetchRequest | FetchSnapshotRequest)]
@@ -358,34 +251,6 @@ async def test_an_answer_about_nothing_fails_its_request() -> None:
         assert "names no partition" in (await caller.sink.next(RaftRequestFailed)).reason
 
 
-async def test_a_peer_that_speaks_grpc_is_asked_by_grpc() -> None:
-    """As while a quorum's nodes change over one after another."""
-    sink, server = Sink(), new_server()
-    port = bind(server, HOST, 0, None)
-    service = RaftService(sink)
-    add_raft_service(service, server)
-    await server.start()
-    caller = Caller(port)
-    for number in range(2):
-        caller.client.send(2, number, VOTE, PATIENT_MS)
-        arrived = await sink.next(RaftRequestArrived)
-        service.respond(arrived.key, GRANTED)
-        answer = await caller.sink.next(RaftResponseArrived)
-        assert (answer.correlation_id, answer.response) == (number, GRANTED)
-    await server.stop(None)
-    caller.client.send(2, 9, VOTE, 2_000)
-    await caller.sink.next(RaftRequestFailed)
-    voter = await Voter(port=port).start()
-    number = 10
-    while voter.sink.events.empty():
-        caller.client.send(2, number, VOTE, 300)
-        number += 1
-        await caller.sink.next(RaftRequestFailed)
-    assert (await voter.sink.next(RaftRequestArrived)).request == VOTE
-    await caller.client.close()
-    voter.kill()
-
-
 async def test_a_node_that_does_not_change_to_grpc_says_what_to_correct(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -442,3 +307,26 @@ async def test_a_peer_that_stops_twice_wants_no_login() -> None:
     assert "closed the connection" in second.reason and second.refusal == ""
     await caller.client.close()
     again.kill()
+
+
+async def test_a_request_that_timed_out_before_there_was_a_connection_is_not_sent() -> None:
+    voter, sink, may_open = await Voter().start(), Sink(), asyncio.Event()
+    usual = KafkaWay(client_id="raft-client-1")
+
+    class Slow:
+        login = None
+
+        async def open(self, address: PeerAddress, **options: Any) -> NodeConnection:
+            await may_open.wait()
+            return await usual.open(address)
+
+    client = caller_of({2: PeerAddress(HOST, voter.port)}, sink, Slow())
+    client.send(2, 1, fetch(1), 20)
+    client.send(2, 2, fetch(2), PATIENT_MS)
+    assert (await sink.next(RaftRequestFailed)).reason == "no answer within 20 ms"
+    may_open.set()
+    assert (await voter.answer(fetched())).fetch_offset == 2
+    assert (await sink.next(RaftResponseArrived)).correlation_id == 2
+    await client.close()
+    voter.kill()
+    await asyncio.sleep(0)

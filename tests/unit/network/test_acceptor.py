@@ -6,20 +6,15 @@ import asyncio
 import contextlib
 import errno
 import socket
-import ssl
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 import pytest
 
 from metaquorum.network import acceptor as module
-from metaquorum.network import lane as lanes
 from metaquorum.network.acceptor import Acceptor
-from metaquorum.network.lane import LaneListener
 from metaquorum.network.limits import ConnectionLimits, ConnectionPlace, CreationRate
 from metaquorum.network.refused_callers import RefusedCallers
 from tests.unit.kafka.test_connection import until
-from tests.unit.server.test_servers import certificate_files
 
 HOST = "127.0.0.1"
 
@@ -131,24 +126,3 @@ async def test_every_rate_counts_a_connection_once_however_long_it_waits_for_ano
             with socket.create_connection(scarce.getsockname()):  # type: ignore[operator]
                 await until(lambda number=number: len(let_in) == number)
         assert [each.count for each in rates] == [4, 4]
-
-
-@pytest.mark.parametrize("over_tls", [False, True])
-async def test_a_lane_that_is_never_greeted_ends_with_tls_and_without(
-    over_tls: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    context = None
-    if over_tls:
-        certificate_files(tmp_path, "node", None)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(tmp_path / "node.pem")
-    monkeypatch.setattr(lanes, "HANDSHAKE_S", 0.2)
-    listener = LaneListener(HOST, 0, ConnectionLimits(), context)
-    await listener.open()
-    try:
-        reader, writer = await asyncio.open_connection(HOST, listener.address[1])
-        with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 20) == b""
-        writer.close()
-    finally:
-        listener.close()

@@ -20,7 +20,7 @@ from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.known_committed import Acknowledged, Known, load_known
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_file import FaultyBackgroundSync
-from tests.conformance.test_transport import until
+from tests.conformance.exchanges import until
 from tests.unit.node.test_driver import Rig, append
 
 

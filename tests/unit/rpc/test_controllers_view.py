@@ -13,7 +13,7 @@ from metaquorum.raft.config import Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.voters import Endpoint, VoterNode, VoterSet
 from metaquorum.rpc.controllers import Controllers, address_of
-from metaquorum.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.rpc.transport import PeerAddress, RaftCaller
 
 SERVERS = (("b1", 1), ("b2", 2))
 
@@ -41,9 +41,12 @@ class Client:
         self.kept.append({one for one in range(-5, 10) if one in node_ids})
 
 
-def view(quorum: Quorum, voters: tuple[Voter, ...] = (), *, servers: bool = True) -> Controllers:
+def view(
+    quorum: Quorum, voters: tuple[Voter, ...] = (), *, servers: bool = True, by_kafka: bool = True
+) -> Controllers:
     config = SimpleNamespace(
         controller_listener="Controller",
+        quorum_speaks_kafka=by_kafka,
         voters=voters,
         raft=SimpleNamespace(bootstrap_ids=(-2, -3) if servers else ()),
         bootstrap_servers=SERVERS if servers else (),
@@ -89,13 +92,32 @@ def test_the_controllers_listener_is_known_in_any_case(names: tuple[str, ...], c
     assert address_of(endpoints, "Controller") == PeerAddress(f"h{chosen}", chosen)
 
 
+def test_who_asks_over_grpc_takes_the_listener_of_grpc_whatever_name_its_file_has() -> None:
+    """A file with controller.quorum.protocol=grpc and the name of the controllers' Kafka listener."""
+    quorum = Quorum(voter(1, Endpoint("CONTROLLER", "kafka", 1), Endpoint("GRPC_CONTROLLER", "grpc", 2)))
+    assert view(quorum).get(1) == PeerAddress("kafka", 1)
+    assert view(quorum, by_kafka=False).get(1) == PeerAddress("grpc", 2)
+
+
+def test_a_record_that_does_not_name_the_listener_leaves_what_the_file_says() -> None:
+    """A controller that was formatted with the address of voters alone."""
+    quorum = Quorum(
+        voter(1, Endpoint("CONTROLLER", "kafka", 1)), voter(2, Endpoint("CONTROLLER", "kafka", 2))
+    )
+    found = view(quorum, (Voter(node_id=1, host="grpc", port=3),), by_kafka=False)
+    assert (found.get(1), found.get(2)) == (PeerAddress("grpc", 3), None)
+    assert found.addresses() == (("grpc", 3), *SERVERS)
+    quorum.told[2] = (Endpoint("", "grpc", 4),)
+    assert found.get(2) == PeerAddress("grpc", 4)
+
+
 def test_streams_are_kept_to_voters_the_leader_and_while_there_is_none_to_bootstrap_servers() -> None:
     quorum, client = Quorum(), Client()
     found = view(quorum)
 
     def let_go() -> list[set[int]]:
         client.kept.clear()
-        found.let_go(cast(RaftClient, client))
+        found.let_go(cast(RaftCaller, client))
         return list(client.kept)
 
     assert let_go() == [{-2, -3}]
@@ -118,7 +140,6 @@ def test_streams_are_kept_to_voters_the_leader_and_while_there_is_none_to_bootst
         ("GRPC", ("CONTROLLER", "GRPC_CONTROLLER"), 2),
         ("KAFKA", ("GRPC", "CONTROLLER"), 2),
         ("GRPC_CONTROLLER", ("CONTROLLER", "GRPC_CONTROLLER"), 2),
-        ("GRPC", ("CONTROLLER", "KAFKA"), 1),
     ],
 )
 def test_an_address_of_the_listeners_protocol_is_taken(

@@ -18,6 +18,7 @@ from metaquorum.broker.server.main import BrokerProcess, open_process
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.config.load import load_config
 from metaquorum.config.node import NodeConfig
+from metaquorum.controller.server.kafka_quorum import way_to_voters
 from metaquorum.controller.server.main import ControllerProcess
 from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.listeners.listener import KafkaListeners
@@ -28,7 +29,7 @@ from metaquorum.node.local_nodes import free_ports
 from metaquorum.node.replica import check_directories, check_metadata_directory, open_replica
 from metaquorum.observability.metrics.service import bind_metrics
 from metaquorum.raft.events import ShutdownRequested
-from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.channels import bind, direct, new_server
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid
@@ -90,6 +91,9 @@ def formatted(directory: Path, node_id: int, *, cluster_id: str = CLUSTER_ID) ->
     return directory
 
 
+CONTROLLER_NAMES = "CONTROLLER,GRPC_CONTROLLER"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """One controller alone in its quorum, and a broker beside it."""
@@ -99,6 +103,8 @@ class Site:
     broker_port: int
     """Where it speaks gRPC; `kafka_port`: Kafka's protocol."""
     kafka_port: int = 0
+    quorum_port: int = 0
+    """Where the controller speaks Kafka's protocol; `controller_port`: gRPC."""
 
     def bootstrap(self, group: str) -> list[str]:
         """The option that says where a command of this group finds its nodes."""
@@ -116,9 +122,10 @@ class Site:
             {
                 "process.roles": "controller",
                 "node.id": "1",
-                "listeners": f"CONTROLLER://127.0.0.1:{self.controller_port}",
-                "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
-                "controller.quorum.protocol": "grpc",
+                "listeners": f"CONTROLLER://127.0.0.1:{self.quorum_port},"
+                f"GRPC_CONTROLLER://127.0.0.1:{self.controller_port}",
+                "controller.quorum.voters": f"1@127.0.0.1:{self.quorum_port}",
+                "controller.listener.names": CONTROLLER_NAMES,
                 "log.dirs": str(self.root / "controller"),
                 **(more or {}),
             },
@@ -132,7 +139,7 @@ class Site:
                 "node.id": "101",
                 "listeners": self.broker_listeners,
                 "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
-                "controller.quorum.protocol": "grpc",
+                "controller.listener.names": CONTROLLER_NAMES,
                 "log.dirs": str(self.root / "broker"),
                 **(more or {}),
             },
@@ -148,7 +155,13 @@ def new_site(root: Path) -> Site:
     """Formatted directories and free ports."""
     formatted(root / "controller", 1)
     formatted(root / "broker", 101)
-    return Site(root=root, controller_port=free_port(), broker_port=free_port(), kafka_port=free_port())
+    return Site(
+        root=root,
+        controller_port=free_port(),
+        broker_port=free_port(),
+        kafka_port=free_port(),
+        quorum_port=free_port(),
+    )
 
 
 @contextlib.asynccontextmanager
@@ -156,15 +169,16 @@ async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
     """The insides of a controller process on this loop, shut down in order at the end."""
     config = load_config(path, "controller")
     every_tls = NodeTls(config)
-    tls = every_tls.controllers
+    tls = every_tls.grpc_controllers
     server = new_server()
     for first in config.grpc_listeners[:1]:
-        bind(server, first.host, first.port, tls if first.is_tls else None)
+        bind(server, first.host, first.port, tls)
     kafka = KafkaListeners(config, every_tls)
     kafka.bind()
     metrics = bind_metrics(config.metrics_listener, config.tls)
+    way = way_to_voters(config, every_tls, direct)
     process = ControllerProcess(
-        config, open_replica(config, *check_directories(config)), server, tls, metrics, kafka=kafka
+        config, open_replica(config, *check_directories(config)), server, tls, metrics, kafka=kafka, way=way
     )
     async with _running(process):
         yield process

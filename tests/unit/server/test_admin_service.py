@@ -11,7 +11,7 @@ from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaS
 from metaquorum.proto import admin_pb2 as pb
 from metaquorum.rpc.messages import admin as codec
 from metaquorum.rpc.messages.errors import Hints
-from metaquorum.rpc.raft_client import PeerAddress
+from metaquorum.rpc.transport import PeerAddress
 
 
 def replica(node_id: int, *endpoints: VoterEndpoint) -> ReplicaStatus:

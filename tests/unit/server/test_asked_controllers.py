@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import socket
 import time
@@ -31,7 +32,10 @@ from tests.unit.server.test_callers_in_the_log import causes
 async def fixture_site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
     """Its controller speaks one of the protocols, and the answers are the same."""
     found = new_site(tmp_path)
-    async with running_controller(found.controller_file({"controller.quorum.protocol": request.param})):
+    file = found.controller_file()
+    if request.param == "kafka":
+        found = dataclasses.replace(found, controller_port=found.quorum_port)
+    async with running_controller(file):
         while await asyncio.to_thread(spoken_at, "127.0.0.1", found.controller_port, None) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         yield found
@@ -109,7 +113,7 @@ async def test_controllers_tell_of_themselves_and_of_nothing_that_is_brokers(sit
         while not own.brokers:  # until it has registered
             own = await client.ask(DescribeClusterRequest(endpoint_type=2))
         assert (own.error_code, own.controller_id) == (0, 1)
-        assert [(each.broker_id, each.port) for each in own.brokers] == [(1, site.controller_port)]
+        assert [(each.broker_id, each.port) for each in own.brokers] == [(1, site.quorum_port)]
         theirs = await client.ask(DescribeClusterRequest(endpoint_type=1))
         assert theirs.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE and not theirs.brokers
         asked = ApiVersionsRequest(client_software_name="t", client_software_version="1")
@@ -126,7 +130,7 @@ async def test_the_quorum_is_described_in_either_protocol(site: Site) -> None:
     """Voters as gRPC has them, and as Kafka's protocol has them; only gRPC lists brokers."""
     found = json.loads((await run(site, "quorum", "describe", "--json")).stdout)
     assert (found["leaderId"], found["currentVoters"]) == (1, [1])
-    speaks_grpc = "controller.quorum.protocol=grpc" in (site.root / "controller.properties").read_text()
+    speaks_grpc = site.controller_port != site.quorum_port
     listed = await run(site, "brokers", "list", "--json", code=0 if speaks_grpc else 1)
     if not speaks_grpc:
         assert "ask a broker with --bootstrap" in listed.stderr and listed.stderr.count("\n") == 1

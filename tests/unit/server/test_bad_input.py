@@ -283,7 +283,7 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str], site: Site) -> None:
 
 
 def test_a_host_that_is_not_here(capsys: pytest.CaptureFixture[str], site: Site) -> None:
-    listeners = f"CONTROLLER://192.0.2.1:{site.controller_port}"
+    listeners = f"CONTROLLER://192.0.2.1:{site.quorum_port},GRPC_CONTROLLER://:{site.controller_port}"
     path = site.controller_file({"listeners": listeners, "allow.insecure.listeners": "true"})
     assert "cannot listen on 192.0.2.1" in refused(capsys, site, controller_main.run, path)
 

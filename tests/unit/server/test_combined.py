@@ -37,21 +37,16 @@ async def serves(port: int) -> None:
     raise AssertionError(problem)
 
 
-@pytest.mark.parametrize("by_kafka", [False, True])
-async def test_both_roles_of_one_process(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, by_kafka: bool
-) -> None:
-    """Also where voters ask each other by Kafka's protocol, and the broker the controllers."""
+async def test_both_roles_of_one_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker asks the controllers by Kafka's protocol, as voters do."""
     controller, kafka_port, grpc, metrics, quorum = (free_port() for _ in range(5))
-    name = "GRPC_CONTROLLER" if by_kafka else "CONTROLLER"
-    further = f",CONTROLLER://{HOST}:{quorum}" if by_kafka else ""
     path = tmp_path / "node.properties"
     path.write_text(
         "process.roles=broker,controller\nnode.id=1\n"
-        f"listeners={name}://{HOST}:{controller},PLAINTEXT://{HOST}:{kafka_port},GRPC://{HOST}:{grpc}{further}\n"
-        f"controller.listener.names=CONTROLLER{',GRPC_CONTROLLER' if by_kafka else ''}\n"
-        f"{'' if by_kafka else 'controller.quorum.protocol=grpc'}\n"
-        f"controller.quorum.voters=1@{HOST}:{quorum if by_kafka else controller}\n"
+        f"listeners=GRPC_CONTROLLER://{HOST}:{controller},PLAINTEXT://{HOST}:{kafka_port},"
+        f"GRPC://{HOST}:{grpc},CONTROLLER://{HOST}:{quorum}\n"
+        "controller.listener.names=CONTROLLER,GRPC_CONTROLLER\n"
+        f"controller.quorum.voters=1@{HOST}:{quorum}\n"
         f"log.dirs={formatted(tmp_path / 'data', 1)}\nmetrics.listener=http://{HOST}:{metrics}\n"
     )
     config = load_config(path)
@@ -59,7 +54,7 @@ async def test_both_roles_of_one_process(
     bind(servers[0], HOST, controller, None)
     bind(servers[1], HOST, grpc, None)
     tls = NodeTls(config)
-    assert config.quorum_speaks_kafka is by_kafka
+    assert config.quorum_speaks_kafka
     kafka = KafkaListeners(config.of(CONTROLLER), tls), KafkaListeners(config.of(BROKER), tls)
     for each in kafka:
         each.bind()
@@ -72,8 +67,7 @@ async def test_both_roles_of_one_process(
     try:
         for port in (controller, grpc):
             await serves(port)
-        if by_kafka:
-            assert len(kafka[0]) > 0  # the broker's own requests
+        assert len(kafka[0]) > 0  # the broker's own requests
         url = f"http://{HOST}:{metrics}/metrics"
         page = (await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read())).decode()
         process.driver.post(ShutdownRequested())

@@ -59,9 +59,10 @@ async def test_one_listener_of_several_that_asks_for_certificates_is_enough(
 ) -> None:
     """A caller is who its certificate says, whichever of the gRPC listeners asks for one."""
     keys = {
-        "listeners": ",".join(f"GRPC_{each.upper()}://127.0.0.1:{free_port()}" for each in asks),
-        "controller.listener.names": ",".join(f"GRPC_{each.upper()}" for each in asks),
-        "listener.security.protocol.map": "GRPC_PLAIN:PLAINTEXT,GRPC_CERTAIN:SSL",
+        "listeners": f"CONTROLLER://127.0.0.1:{site.quorum_port},"
+        + ",".join(f"GRPC_{each.upper()}://127.0.0.1:{free_port()}" for each in asks),
+        "controller.listener.names": ",".join(("CONTROLLER", *(f"GRPC_{each.upper()}" for each in asks))),
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,GRPC_PLAIN:PLAINTEXT,GRPC_CERTAIN:SSL",
         **{f"listener.name.grpc_certain.{key}": value for key, value in tls_keys(folder, "required").items()},
     }
     certificate = (folder / "client.crt").read_bytes()

@@ -33,8 +33,8 @@ from metaquorum.proto.broker_pb2_grpc import (
 from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import END_OF_STREAM, bind, new_server, open_channel
 from metaquorum.rpc.messages.errors import Hints, error_to_pb
-from metaquorum.rpc.raft_client import PeerAddress
 from metaquorum.rpc.requests import WaitingRequests
+from metaquorum.rpc.transport import PeerAddress
 from tests.controllers import channel_of
 from tests.unit.server.nodes import silent_port
 

@@ -31,7 +31,7 @@ from metaquorum.metadata.requests.common import (
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.controllers import Controllers
-from metaquorum.rpc.raft_client import PeerAddress
+from metaquorum.rpc.transport import PeerAddress
 from metaquorum.wire import codec
 from metaquorum.wire import messages as wire
 from metaquorum.wire.principal import ForwardedPrincipal, decode_principal

@@ -230,13 +230,12 @@ async def test_a_brokers_own_figures(site: Site) -> None:
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "unpinned"])
 async def test_three_controllers_and_an_election(tmp_path: Path, pinned: bool) -> None:
-    ports = [free_port() for _ in range(3)]
-    pages = [free_port() for _ in range(3)]
+    ports, quorum, pages = ([free_port() for _ in range(3)] for _ in range(3))
     pins = [f":{uuid_to_text(random_uuid(random.Random(at + 1)))}" if pinned else "" for at in range(3)]
-    voters = ",".join(f"{at + 1}@127.0.0.1:{port}{pins[at]}" for at, port in enumerate(ports))
+    voters = ",".join(f"{at + 1}@127.0.0.1:{port}{pins[at]}" for at, port in enumerate(quorum))
     async with contextlib.AsyncExitStack() as stack:
         for at, port in enumerate(ports):
-            site = Site(root=tmp_path / str(at), controller_port=port, broker_port=0)
+            site = Site(root=tmp_path / str(at), controller_port=port, broker_port=0, quorum_port=quorum[at])
             formatted(site.root / "controller", at + 1)
             # Nobody is to stand for election because a busy machine kept a fetch waiting.
             patient = {"controller.quorum.fetch.timeout.ms": "30000", **listener(pages[at])}
@@ -308,7 +307,7 @@ def test_a_listener_that_is_none_is_one_line(site: Site, value: str, text: str) 
 
 def test_a_listener_of_its_own_port_and_without_a_host(site: Site) -> None:
     with pytest.raises(
-        ConfigError, match="has the address of the listener CONTROLLER: give it a port of its own"
+        ConfigError, match="has the address of the listener GRPC_CONTROLLER: give it a port of its own"
     ):
         load_config(site.controller_file(listener(site.controller_port)), "controller")
     config = load_config(site.controller_file({"metrics.listener": "http://:9404"}), "controller")

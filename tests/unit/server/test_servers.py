@@ -168,7 +168,7 @@ def certificates(tmp_path: Path) -> Path:
 
 def tls_keys(folder: Path, client_auth: str) -> dict[str, str]:
     return {
-        "listener.security.protocol.map": "CONTROLLER:SSL,PLAINTEXT:SSL,GRPC:SSL",
+        "listener.security.protocol.map": "CONTROLLER:SSL,GRPC_CONTROLLER:SSL,PLAINTEXT:SSL,GRPC:SSL",
         "ssl.keystore.location": str(folder / "node.pem"),
         "ssl.truststore.location": str(folder / "authority.crt"),
         "ssl.client.auth": client_auth,

@@ -32,8 +32,7 @@ from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.quorum.broker_status import describe_broker_nodes
 from metaquorum.clients.quorum.ids import allocate_producer_ids
-from metaquorum.clients.quorum.voters import register_controller
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.image import Acl, ConfigResource
 from metaquorum.metadata.requests.common import NewTopic
@@ -46,7 +45,6 @@ from metaquorum.metadata.requests.settings import (
     OpKind,
     QuotaChange,
     QuotaOp,
-    RegisterControllerRequest,
 )
 from metaquorum.metadata.settings.acls import AclFilter
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource
@@ -188,12 +186,6 @@ async def test_what_nodes_ask_of_the_active_controller(site: Site) -> None:
         assert [(each.first_id, each.count) for each in blocks] == [(0, 1000), (1000, 1000)]
         async with calls_to(site.kafka_port) as calls:
             assert (await calls.init_producer_id()).producer_id == 2000  # of the broker's own block
-        stranger = RegisterControllerRequest(
-            controller_id=9, incarnation_id=b"i" * 16, endpoints=(), features=()
-        )
-        with pytest.raises(ApiError) as unknown:
-            await register_controller(client, stranger)
-        assert unknown.value.code is ErrorCode.INVALID_REQUEST
 
 
 async def _read_back(reader: KafkaClient, acl: Acl) -> None:

@@ -46,7 +46,7 @@ def put(folder: Path, name: str, *parts: str) -> None:
 
 def keys(folder: Path) -> dict[str, str]:
     return {
-        "listener.security.protocol.map": "CONTROLLER:SSL,PLAINTEXT:SSL,GRPC:SSL",
+        "listener.security.protocol.map": "CONTROLLER:SSL,GRPC_CONTROLLER:SSL,PLAINTEXT:SSL,GRPC:SSL",
         "ssl.keystore.location": str(folder / "node.pem"),
         "ssl.truststore.location": str(folder / "trusted.crt"),
         "ssl.client.auth": "required",

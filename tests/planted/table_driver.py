@@ -154,8 +154,8 @@ SCHEDULER_BUGS = (
         breaks="voters' fetches and votes are answered before brokers' fetches",
         source="docs/adr/0027-one-transport-among-voters.md",
         file="rpc/transport.py",
-        old="        if is_first:\n            waiting.set_result(response)\n            return\n",
-        new="",
+        old="        if is_first:\n",
+        new="        if not is_first:\n",
         caught_by=("tests/unit/rpc/test_raft_service.py",),
     ),
 )

@@ -38,7 +38,7 @@ NAMES_OF_TWO_THINGS: dict[str, int] = {
 
 GENERATED_TWINS: dict[str, int] = {
     "wire": 49,
-    "proto": 51,
+    "proto": 35,
 }
 """How many generated classes of a folder are named like a class of the package: a value and its encoding
 carry one name, distinguished by their folders."""

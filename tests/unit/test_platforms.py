@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil  # noqa: F401 (before a test pretends another system, on which its import fails)
 import pytest
 
 from metaquorum import platforms

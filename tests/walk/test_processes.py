@@ -17,7 +17,8 @@ def test_known_calls_are_found_and_no_others_of_their_kind() -> None:
     assert ("command", "broker", "BrokerSelf.DescribeBroker") in found
     assert ("broker", "broker", "Kafka's protocol") in found
     assert {caller for caller, _, what in found if what.startswith("BrokerSelf.")} == {"command"}
-    assert {answerer for _, answerer, what in found if what.startswith("Raft.")} == {"controller"}
+    assert ("controller", "controller", "Kafka's protocol") in found
+    assert {answerer for _, answerer, what in found if what == "Forwarding.Follow"} == {"controller"}
 
 
 def test_a_client_class_counts_with_the_calls_that_a_role_makes() -> None:

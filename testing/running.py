@@ -386,8 +386,8 @@ class RunningCluster:
         effect: Effect = NO_EFFECT,
         begin: Coroutine[Any, Any, object] | None = None,
     ) -> ActiveFault:
-        """A fault that is in force before `begin` has it happen, on the loop: nobody starts a node again that
-        is about to be killed."""
+        """A fault that is in force before `begin` has it happen, on the loop: what heals meanwhile starts no node
+        that is about to be killed."""
 
         def recover() -> None:
             if effect != NO_EFFECT:
@@ -436,7 +436,7 @@ class RunningCluster:
         return [node for node in ended if starts.get(node.node_id, 0) < STARTS_MAX]
 
     def _see_voters(self) -> None:
-        """Which directories vote now; unchanged if nobody leads the quorum."""
+        """Which directories vote now; unchanged if no controller leads the quorum."""
 
         async def look() -> dict[int, bytes]:
             active = self._leader_of_quorum()

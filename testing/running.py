@@ -386,8 +386,8 @@ class RunningCluster:
         effect: Effect = NO_EFFECT,
         begin: Coroutine[Any, Any, object] | None = None,
     ) -> ActiveFault:
-        """A fault that is in force before `begin` has it happen, on the loop: what heals meanwhile starts no node
-        that is about to be killed."""
+        """A fault that is in force before `begin` has it happen, on the loop: what heals meanwhile starts no
+        node that is about to be killed."""
 
         def recover() -> None:
             if effect != NO_EFFECT:

@@ -83,11 +83,11 @@ class BreakableCluster(ClusterContents):
     def kill(self, node: int, *, power_lost: bool = False) -> ActiveFault:
         """Ends a node as `kill -9` does; healing starts it again. `power_lost`: what it had not synced may
         be lost, as when the machine stops."""
-        found = self._running(node)
-        text = f"{found.name} lost power" if power_lost else ""
-        if power_lost and not isinstance(found.disk, MemoryDisk):
+        running = self._running(node)
+        text = f"{running.name} lost power" if power_lost else ""
+        if power_lost and not isinstance(running.disk, MemoryDisk):
             raise ClusterError("a power loss needs data in memory: leave `directory` out")
-        return self._kill(found, text, power_lost=power_lost)
+        return self._kill(running, text, power_lost=power_lost)
 
     def stop(self, node: int) -> ActiveFault:
         """A controlled shutdown of a node; healing starts it again."""
@@ -97,12 +97,12 @@ class BreakableCluster(ClusterContents):
     def restart(self, node: int) -> None:
         """Starts a node that is down, which heals the faults that keep it down, or stops it and starts it
         again; returns when it serves, unless another fault keeps it from that."""
-        found = self._node(node)
+        cluster_node = self._node(node)
         for fault in self._faults.of_node(node):
             fault.end()
             self._note(f"healed: {fault.text}")
-        if found.is_up:
-            self._down(found, f"{found.name} was stopped", found.stop()).end()
+        if cluster_node.is_up:
+            self._down(cluster_node, f"{cluster_node.name} was stopped", cluster_node.stop()).end()
         self._recover()
 
     def _recover(self) -> None:
@@ -268,22 +268,22 @@ class BreakableCluster(ClusterContents):
         return self._replace_disk(earlier.node, earlier.copy, f"has its disk of {ago_s:.1f} s ago")
 
     def _replace_disk(self, node: int, copy: DiskCopy | Path | None, what: str) -> ActiveFault:
-        found = self._node(node)
-        disk = self._memory_disk(found)
+        cluster_node = self._node(node)
+        disk = self._memory_disk(cluster_node)
         if isinstance(copy, Path):
             raise ClusterError("this copy is of a cluster of processes: restore it there")
         if copy is None:
-            self._check_quorum_outlives(found)
+            self._check_quorum_outlives(cluster_node)
 
         async def replace() -> None:
-            await found.kill()
+            await cluster_node.kill()
             new = disk.new()
             if copy is None:
-                found.format_again(new)  # which no fault of the disk is to meet
+                cluster_node.format_again(new)  # which no fault of the disk is to meet
             disk.replace(new.copy() if copy is None else copy)
-            self._see_disk(found, disk.copy().disk)
+            self._see_disk(cluster_node, disk.copy().disk)
 
-        return self._down(found, f"{found.name} {what}", replace())
+        return self._down(cluster_node, f"{cluster_node.name} {what}", replace())
 
     def _check_quorum_outlives(self, node: ClusterNode) -> None:
         """Raises ClusterError if so many voters have lost their disks that none is elected any longer."""
@@ -316,15 +316,17 @@ class BreakableCluster(ClusterContents):
     ) -> ActiveFault:
         if not value >= 0:
             raise ClusterError(f"{value:g}: a delay, or a number of bytes, is not negative")
-        found = self._node(node)
-        directories = [str(path) for path in found.config.log_dirs]
+        cluster_node = self._node(node)
+        directories = [str(path) for path in cluster_node.config.log_dirs]
         if log_dir is not None and not 0 <= log_dir < len(directories):
-            raise ClusterError(f"{found.name} has no log_dir {log_dir}: it has {len(directories)}, from 0")
-        directory = self._home_of(found) if log_dir is None else directories[log_dir]
+            raise ClusterError(
+                f"{cluster_node.name} has no log_dir {log_dir}: it has {len(directories)}, from 0"
+            )
+        directory = self._home_of(cluster_node) if log_dir is None else directories[log_dir]
         wanted = DiskFaultOrder(kind=kind, directory=directory, value=value)
         is_endurable = kind == "slow" and value <= PATIENCE_S
         effect = NO_EFFECT if is_endurable else Effect(hampered=frozenset([node]))
-        return self._fault(f"{directory} {what}", self._begin_disk_fault(found, wanted), effect)
+        return self._fault(f"{directory} {what}", self._begin_disk_fault(cluster_node, wanted), effect)
 
     def _home_of(self, node: ClusterNode) -> str:
         """The directory that has all directories of a node."""

@@ -104,17 +104,17 @@ class Cluster(BreakableCluster):
         if described is None or not gone:
             who = "members" if member is None else f"member {member}"
             raise ClusterError(f"group {group} has no {who}: wait_for_group waits for them")
-        at = Coordinator(GROUP, group)
-        for each in gone:
+        coordinator = Coordinator(GROUP, group)
+        for member_id in gone:
             body = (
-                ConsumerGroupHeartbeatRequest(group_id=group, member_id=each.member_id, member_epoch=-1)
+                ConsumerGroupHeartbeatRequest(group_id=group, member_id=member_id.member_id, member_epoch=-1)
                 if described.kind == CONSUMER
                 else LeaveGroupRequest(
-                    group_id=group, members=(LeaveGroupRequest.MemberIdentity(member_id=each.member_id),)
+                    group_id=group, members=(LeaveGroupRequest.MemberIdentity(member_id=member_id.member_id),)
                 )
             )
-            self._run(self._asks().ask(body, at=at), f"a member to leave group {group}")
-            self._note(f"the session of member {each.member_id} of group {group} has expired")
+            self._run(self._asks().ask(body, at=coordinator), f"a member to leave group {group}")
+            self._note(f"the session of member {member_id.member_id} of group {group} has expired")
 
     def rebalance(self, group: str) -> None:
         """All members of a group join again: each is answered once that a rebalance is in progress."""

@@ -107,15 +107,15 @@ class ClusterContents(RunningCluster):
             raise ClusterError("give either group= or transaction=, of which to find the coordinator")
         key = group if transaction is None else transaction
         body = FindCoordinatorRequest(key_type=int(group is None), coordinator_keys=(key or "",))
-        found: list[int] = []
+        leaders: list[int] = []
 
         def is_known() -> bool:
             (answer,) = self._run(self._asks().ask(body, lowest=4), f"a coordinator of {key}").coordinators
-            found.append(answer.node_id)
+            leaders.append(answer.node_id)
             return ErrorCode.of(answer.error_code) is ErrorCode.NONE
 
         self.wait_until(is_known, f"a coordinator of {key}")
-        return found[-1]
+        return leaders[-1]
 
     # --- waits
 
@@ -220,13 +220,13 @@ class ClusterContents(RunningCluster):
         client = self._asks()
         committed = await committed_offsets(client, group)
         ends = await log_offsets(client, dict.fromkeys(committed, LATEST))
-        found: dict[tuple[str, int], int] = {}
-        for place, at in committed.items():
-            end = ends[place]
+        lags: dict[tuple[str, int], int] = {}
+        for partition, offset in committed.items():
+            end = ends[partition]
             if isinstance(end, ErrorCode):
-                raise ClusterError(f"the end of {place[0]}-{place[1]} is not known: {end.name}")
-            found[place] = end - at.offset
-        return found
+                raise ClusterError(f"the end of {partition[0]}-{partition[1]} is not known: {end.name}")
+            lags[partition] = end - offset.offset
+        return lags
 
     async def _create(self, topic: NewTopic, *, is_new: bool) -> None:
         (result,) = await create_topics(self._asks(), [topic])

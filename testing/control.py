@@ -87,33 +87,33 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
 def methods() -> dict[str, Method]:
     """The table, by name."""
     public = [name for name in dir(Cluster) if not name.startswith("_") and name not in ONLY_IN_PYTHON]
-    found = [_method(name, getattr(Cluster, name)) for name in public if callable(getattr(Cluster, name))]
-    found += [_method(name, getattr(Cluster, name)) for name in STATE]
-    found.append(_method("advance", TimeControl.advance))
-    found.append(_method("time_ms", TimeControl.wall_ms))
+    described = [_method(name, getattr(Cluster, name)) for name in public if callable(getattr(Cluster, name))]
+    described += [_method(name, getattr(Cluster, name)) for name in STATE]
+    described.append(_method("advance", TimeControl.advance))
+    described.append(_method("time_ms", TimeControl.wall_ms))
     which = Parameter(name="fault", kind=int, is_needed=True)
     for name, function in OF_FAULTS.items():
         own = _method(name, function)
-        found.append(msgspec.structs.replace(own, parameters=(which, *own.parameters)))
-    return {each.name: each for each in sorted(found, key=operator.attrgetter("name"))}
+        described.append(msgspec.structs.replace(own, parameters=(which, *own.parameters)))
+    return {each.name: each for each in sorted(described, key=operator.attrgetter("name"))}
 
 
 def _method(name: str, function: Any) -> Method:
     function = function.fget if isinstance(function, property) else function
     signature = inspect.signature(function, eval_str=True)
     parameters: list[Parameter] = []
-    for each in [*signature.parameters.values()][1:]:
-        if each.kind is each.VAR_KEYWORD:  # the keywords of a fault
-            hints = typing.get_type_hints(typing.get_args(each.annotation)[0])
+    for parameter in [*signature.parameters.values()][1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:  # the keywords of a fault
+            hints = typing.get_type_hints(typing.get_args(parameter.annotation)[0])
             parameters += [
                 Parameter(name=key, kind=kind, is_needed=False)
                 for key, kind in hints.items()
                 if key != "predicate"
             ]
         else:
-            is_needed = each.default is each.empty
-            kind = int if each.annotation is NodeCopy else each.annotation  # the number of a copy
-            parameters.append(Parameter(name=each.name, kind=kind, is_needed=is_needed))
+            is_needed = parameter.default is parameter.empty
+            kind = int if parameter.annotation is NodeCopy else parameter.annotation  # the number of a copy
+            parameters.append(Parameter(name=parameter.name, kind=kind, is_needed=is_needed))
     words = " ".join((inspect.getdoc(function) or "").split())
     sentence = words.partition(". ")[0].rstrip(".") + "."
     return Method(
@@ -148,11 +148,12 @@ def kind_text(kind: Any) -> str:
 def reference() -> str:
     """The table of docs/control.md."""
     lines = ["| method | parameters | answers | what it does |", "|---|---|---|---|"]
-    for each in methods().values():
+    for method in methods().values():
         words = ", ".join(
-            f"`{one.name}`: {kind_text(one.kind)}" + ("" if one.is_needed else "?") for one in each.parameters
+            f"`{one.name}`: {kind_text(one.kind)}" + ("" if one.is_needed else "?")
+            for one in method.parameters
         )
-        lines.append(f"| `{each.name}` | {words} | {each.answers} | {each.summary} |")
+        lines.append(f"| `{method.name}` | {words} | {method.answers} | {method.summary} |")
     return "\n".join(lines) + "\n"
 
 
@@ -247,15 +248,15 @@ class Control:
 
 def _checked(method: Method, given: Mapping[str, Any], is_text: bool) -> dict[str, Any]:
     """Raises ClusterError."""
-    known = {each.name: each for each in method.parameters}
-    wrong = sorted({*given} - {*known})
+    by_name = {each.name: each for each in method.parameters}
+    wrong = sorted({*given} - {*by_name})
     missing = [each.name for each in method.parameters if each.is_needed and each.name not in given]
     if wrong or missing:
         what = f"has no {', '.join(wrong)}" if wrong else f"needs {', '.join(missing)}"
-        raise ClusterError(f"{method.name} {what}: it takes {', '.join(known) or 'nothing'}")
+        raise ClusterError(f"{method.name} {what}: it takes {', '.join(by_name) or 'nothing'}")
     values = {}
     for name, value in given.items():
-        kind = known[name].kind
+        kind = by_name[name].kind
         try:
             values[name] = parsed(kind, value) if is_text else msgspec.convert(value, kind)
         except msgspec.ValidationError as error:

@@ -129,9 +129,9 @@ class Interception:
 class InterceptedServices:
     """A broker's services with the faults before them; used as `Services`."""
 
-    def __init__(self, services: Services, passage: RequestPassage) -> None:
+    def __init__(self, services: Services, request_path: RequestPath) -> None:
         self._services = services
-        self._passage = passage
+        self._request_path = request_path
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._services, name)
@@ -143,12 +143,12 @@ class InterceptedServices:
             return None
 
         def intercepted(request: Request, client: Client) -> Later:
-            return later(Driven(self._passage.passed(handler, request, client)))
+            return later(Driven(self._request_path.passed(handler, request, client)))
 
         return intercepted
 
 
-class RequestPassage:
+class RequestPath:
     """The way of requests to the handlers of a broker. `topics`: the name of a topic in a request."""
 
     def __init__(self, node: int, shared: Interception, topics: TopicNames) -> None:

@@ -27,7 +27,7 @@ from metaquorum.storage.errors import StorageError
 from metaquorum.testing.clock import ClusterClock, NodeClock
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.forming import FormedNode, ports_of
-from metaquorum.testing.interception import InterceptedServices, Interception, RequestPassage, topic_name
+from metaquorum.testing.interception import InterceptedServices, Interception, RequestPath, topic_name
 from metaquorum.testing.memory_disk import MemoryDisk
 from metaquorum.testing.network import Network
 
@@ -226,8 +226,8 @@ class TestNode:
     def _offer(self, services: Services) -> Services:
         if self._interception.highest is not None:
             services.limit(self._interception.highest)
-        passage = RequestPassage(self.node_id, self._interception, self._topic_of)
-        return cast(Services, InterceptedServices(services, passage))
+        request_path = RequestPath(self.node_id, self._interception, self._topic_of)
+        return cast(Services, InterceptedServices(services, request_path))
 
     def _topic_of(self, entry: Any) -> str | None:
         def by_id(topic_id: bytes) -> str | None:

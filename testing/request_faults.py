@@ -294,17 +294,17 @@ ENTRY_FIELDS = frozenset({"topic_id", "resource_type"})
 
 def named(body: Any, kind: str) -> set[str]:
     """The names of a kind in a request."""
-    found: set[str] = set()
+    names: set[str] = set()
     if getattr(body, "key_type", None) == COORDINATORS.get(kind, -1):
-        found |= {body.key, *body.coordinator_keys}
+        names |= {body.key, *body.coordinator_keys}
     for field_name in NAMED[kind]:
         value = getattr(body, field_name, None)
         for entry in value if isinstance(value, tuple) else (value,):
             if isinstance(entry, str):
-                found.add(entry)
+                names.add(entry)
             elif entry is not None:
-                found |= named(entry, kind)
-    return found
+                names |= named(entry, kind)
+    return names
 
 
 def _divided(
@@ -333,12 +333,12 @@ def _with_errors(
     for asked, number in failing:
         key = {name: getattr(asked, name) for name in TOPIC_FIELDS if hasattr(asked, name)}
         failed = part_cls(**{index: number, "error_code": error.value})
-        at = next((at for at, each in enumerate(entries) if _has_key(each, key)), None)
-        if at is None:
+        position = next((at for at, each in enumerate(entries) if _has_key(each, key)), None)
+        if position is None:
             entries.append(topic_cls(**key, **{of_partitions: (failed,)}))
             continue
-        parts = [part for part in getattr(entries[at], of_partitions) if getattr(part, index) != number]
-        entries[at] = replace(entries[at], **{of_partitions: (*parts, failed)})
+        parts = [part for part in getattr(entries[position], of_partitions) if getattr(part, index) != number]
+        entries[position] = replace(entries[position], **{of_partitions: (*parts, failed)})
     return replace(answer, **{of_topics: tuple(entries)})
 
 

@@ -564,11 +564,11 @@ class RunningCluster:
         return [node for node in self._nodes.values() if node.local.serves]
 
     def _node(self, node: int) -> ClusterNode:
-        found = self._nodes.get(node)
-        if found is None:
+        cluster_node = self._nodes.get(node)
+        if cluster_node is None:
             ids = ", ".join(map(str, self._nodes)) or f"none, it is {self._state}"
             raise ClusterError(f"the cluster has no node {node}: it has {ids}")
-        return found
+        return cluster_node
 
     def _name(self, end: int | str) -> str:
         """For messages: of a node, or of a client."""
@@ -625,15 +625,15 @@ class RunningCluster:
                 time.sleep(LOOK_S)
 
     def _wait_for_value(self, value: Callable[[], int | None], what: str) -> int:
-        found: list[int] = []
+        values: list[int] = []
 
         def look() -> bool:
             seen = value()
-            found.extend(() if seen is None else (seen,))
+            values.extend(() if seen is None else (seen,))
             return seen is not None
 
         self._until(look, what)
-        return found[-1]
+        return values[-1]
 
     def _run_settled(self, move: Callable[[], None], text: str) -> None:
         """Moves the clock, for `clock`: nodes do what is due before it moves on."""

@@ -50,7 +50,7 @@ from metaquorum.testing.disk_faults import DiskFaultOrder
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.forming import FormedNode, ports_of
 from metaquorum.testing.healing import ActiveFault, Effect
-from metaquorum.testing.interception import OWN_CLIENT, RequestPassage, topic_name
+from metaquorum.testing.interception import OWN_CLIENT, RequestPath, topic_name
 from metaquorum.testing.line import (
     AskedRequest,
     DiskOrder,
@@ -428,8 +428,10 @@ class ProcessCluster(Cluster):
                 return None
             return codec.decode_response(header.api_key, header.version, answer).body
 
-        passage = RequestPassage(node.node_id, self._interception, lambda entry: topic_name(entry, names.get))
-        answer = await passage.passed(carry_out, request, client)
+        request_path = RequestPath(
+            node.node_id, self._interception, lambda entry: topic_name(entry, names.get)
+        )
+        answer = await request_path.passed(carry_out, request, client)
         if answer is None:
             return None
         return b"".join(codec.encode_response(header.api_key, header.version, header.correlation_id, answer))

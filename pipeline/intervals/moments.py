@@ -19,7 +19,7 @@ MAX_TIME_MS = 253_402_300_799_999
 """The end of the year 9999. Later times, and times before 1970, are invalid."""
 MAX_JUMP_MS = 3_660 * DAY_MS
 """A step forward of more than ten years counts as a wrong clock: no time passes."""
-LEAP_MS = 366 * DAY_MS
+LONG_STEP_MS = 366 * DAY_MS
 """A step forward of this length counts only after the next batch confirms it."""
 
 Row = tuple[Any, ...]
@@ -48,25 +48,29 @@ class Moment(NamedTuple):
 
 class BatchClock(msgspec.Struct):
     """Turns batch timestamps into a time that never runs backwards. `now_ms`: -1 before the first batch. A
-    step forward of at least LEAP_MS counts once the next batch confirms it (`leapt_ms`: the timestamp to
-    confirm): one batch with a timestamp years ahead does not move the time."""
+    step forward of at least LONG_STEP_MS counts once the next batch confirms it (`stepped_to_ms`: the
+    timestamp to confirm): one batch with a timestamp years ahead does not move the time."""
 
     now_ms: int = -1
-    leapt_ms: int = -1
+    stepped_to_ms: int = -1
 
     def moment(self, offset: int, timestamp_ms: int) -> Moment:
         """The moment of a batch. Advances the clock to it."""
         if not 0 <= timestamp_ms <= MAX_TIME_MS:
             return Moment(offset, None, self.now_ms)
         step_ms = timestamp_ms - self.now_ms
-        if self.now_ms < 0 or 0 <= step_ms < LEAP_MS or self._is_confirmed(timestamp_ms, step_ms):
-            self.now_ms, self.leapt_ms = timestamp_ms, -1
+        if self.now_ms < 0 or 0 <= step_ms < LONG_STEP_MS or self._is_confirmed(timestamp_ms, step_ms):
+            self.now_ms, self.stepped_to_ms = timestamp_ms, -1
         else:
-            self.leapt_ms = timestamp_ms if step_ms >= LEAP_MS else -1
+            self.stepped_to_ms = timestamp_ms if step_ms >= LONG_STEP_MS else -1
         return Moment(offset, timestamp_ms, self.now_ms)
 
     def _is_confirmed(self, timestamp_ms: int, step_ms: int) -> bool:
-        return step_ms <= MAX_JUMP_MS and self.leapt_ms >= 0 and 0 <= timestamp_ms - self.leapt_ms < LEAP_MS
+        return (
+            step_ms <= MAX_JUMP_MS
+            and self.stepped_to_ms >= 0
+            and 0 <= timestamp_ms - self.stepped_to_ms < LONG_STEP_MS
+        )
 
 
 def ms_of(time_ms: int | None) -> int:

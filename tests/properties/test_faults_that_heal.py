@@ -22,7 +22,7 @@ from metaquorum.network.deferred import Driven
 from metaquorum.storage.errors import DiskError
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.disk_faults import DiskFaultOrder, begin_disk_fault
-from metaquorum.testing.interception import ClientFault, Interception, RequestPassage
+from metaquorum.testing.interception import ClientFault, Interception, RequestPath
 from metaquorum.testing.loop import LoopThread
 from metaquorum.testing.memory_disk import MemoryDisk
 from metaquorum.testing.network import Delay, Network, Pair, Sending
@@ -276,14 +276,14 @@ class RequestWorld:
     def __init__(self, clock: ClusterClock) -> None:
         self.clock = clock
         self.shared = Interception(random.Random(0), clock.wall_ms)
-        self.passage = RequestPassage(0, self.shared, lambda entry: None)
+        self.request_path = RequestPath(0, self.shared, lambda entry: None)
         self.heals: list[Callable[[], None]] = []
         self.answers: list[Driven[Any]] = []
 
     def ask(self) -> Driven[Any]:
         header = RequestHeader(API_BY_NAME["Heartbeat"].key, 4, 1, "billing")
         request = Request(header, HeartbeatRequest(group_id="g"), 0)
-        return Driven(self.passage.passed(lambda request, client: HeartbeatResponse(), request, CLIENT))
+        return Driven(self.request_path.passed(lambda request, client: HeartbeatResponse(), request, CLIENT))
 
     async def do(self, step: tuple[Any, ...]) -> None:
         match step:

@@ -46,6 +46,8 @@ class OlderCopyWorld(World):
         super().__init__(seed, on_line, profile)
         self.lost_from: int | None = None
         """The first offset of which a committed record was overwritten."""
+        self._was_known = False
+        """Whether somebody knew then that it was committed. Later all know offsets of the next leader."""
         self.said: list[str] = []
         self.replaced: set[int] = set()
         self._reformatted: set[int] = set()
@@ -145,6 +147,7 @@ class OlderCopyWorld(World):
         if self.lost_from is None:
             raise error
         self.engine.trace("world", f"committed records from offset {self.lost_from} on are lost: {error}")
+        self._was_known = self._somebody_knows(self.lost_from)
         self.marks.add("committed records overwritten")
         self.checks = _NoChecks()
 
@@ -204,7 +207,7 @@ class OlderCopyWorld(World):
 
     def _is_well(self) -> bool:
         if self.lost_from is not None:
-            return bool(self.said) or not self._somebody_knows(self.lost_from)
+            return bool(self.said) or not self._was_known
         return not self.said and super()._is_well()
 
     def _what_is_unwell(self) -> str:

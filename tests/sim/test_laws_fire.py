@@ -220,7 +220,7 @@ def test_a_node_keeps_what_it_knew_to_be_committed() -> None:
     with pytest.raises(SafetyError, match="knew everything below"):
         world._keeps_what_it_noted(process)
     world._noted.pop(process.node_id)
-    world.lost_from = 1
+    world.lost_from, world._was_known = 1, world._somebody_knows(1)
     assert not world._is_well() and "no node that knows of it says so" in world._what_is_unwell()
     world.said.append("node 0: records are lost")
     assert world._is_well()

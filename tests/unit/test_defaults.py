@@ -57,7 +57,7 @@ UNLESS: dict[str, dict[str, dict[str, Any]]] = {
         "Facts": {"first_ms": -1, "last_ms": -1},
         "Plan": {"attempt": 1},
         "TaskResult": {"resume_epoch": -1},
-        "BatchClock": {"now_ms": -1, "leapt_ms": -1},
+        "BatchClock": {"now_ms": -1, "stepped_to_ms": -1},
         "SavedState": {"version": VERSION},
         "LogEnd": {"base": -1},
         "HistorySpan": {"epoch": -1},

@@ -64,7 +64,7 @@ def service_of(requests: Requests) -> ForwardingService:
         token_key=None,
         wall_ms=lambda: 1_234,
     )
-    return ForwardingService(calls, NO_HINTS)
+    return ForwardingService(calls, NO_HINTS, unused)
 
 
 async def test_an_answer_that_no_frame_can_hold_is_an_error_at_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.pipeline.intervals.moments import DAY_MS, LEAP_MS, MAX_JUMP_MS, BatchClock
+from metaquorum.pipeline.intervals.moments import DAY_MS, LONG_STEP_MS, MAX_JUMP_MS, BatchClock
 
 SIX_YEARS = 6 * 365 * DAY_MS
 T0 = 1_795_000_000_000
@@ -23,7 +23,7 @@ def times(*stamps: int) -> list[int]:
         ([0, 10, SIX_YEARS, 20, 30], [0, 10, 10, 20, 30]),  # one batch six years ahead
         ([0, 10, SIX_YEARS, 20, SIX_YEARS, 30], [0, 10, 10, 20, 20, 30]),  # and another one
         ([0, SIX_YEARS, SIX_YEARS + 5], [0, 0, SIX_YEARS + 5]),  # set for good: the next batch confirms it
-        ([0, LEAP_MS - 1], [0, LEAP_MS - 1]),
+        ([0, LONG_STEP_MS - 1], [0, LONG_STEP_MS - 1]),
         ([0, MAX_JUMP_MS + 1, MAX_JUMP_MS + 2, 5], [0, 0, 0, 5]),  # over ten years are never counted
         ([0, -SIX_YEARS, 5], [0, 0, 5]),
     ],

@@ -7,13 +7,14 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping
 
+from metaquorum.testing.calls import CheckedCalls
 from metaquorum.testing.cluster import Cluster
 from metaquorum.testing.errors import ClusterError
 
 _numbers = itertools.count(1)
 
 
-class SharedCluster:
+class SharedCluster(CheckedCalls):
     """Makes the cluster at its first use. `make` returns one that is not started."""
 
     def __init__(self, make: Callable[[], Cluster]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from metaquorum.testing.calls import CheckedCalls
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.errors import ClusterError
 
@@ -29,7 +30,7 @@ Run = Callable[[Callable[[], None], str], None]
 text says for what."""
 
 
-class TimeControl:
+class TimeControl(CheckedCalls):
     """`Cluster.clock`."""
 
     def __init__(self, clock: ClusterClock, run: Run, is_whole: Callable[[], bool]) -> None:

@@ -156,7 +156,7 @@ class RunningCluster(CheckedCalls):
         self.timeout_s = self._first_timeout_s = timeout_s
         self._is_manual = clock == "manual"
         self._time = ClusterClock()
-        self.clock = TimeControl(self._time, self._run_settled, self._looks_whole)
+        self.clock = TimeControl(self._time, self._run_settled, self._looks_whole, self._carry)
         """Moves the cluster's time."""
         self._nodes: dict[int, ClusterNode] = {}
         self._voters: dict[int, bytes] = {}
@@ -527,6 +527,11 @@ class RunningCluster(CheckedCalls):
         for node in self._nodes.values():
             if node.local.controls or not self._starts_in_a_hurry:
                 node.start()
+
+    def _carry(self, by_s: float) -> None:
+        for node in self._nodes.values():
+            if node.process is not None:
+                node.process.carry(round(by_s * 1000))
 
     async def _end(self) -> None:
         for client in self._clients.values():

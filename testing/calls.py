@@ -16,8 +16,9 @@ from typing import Any
 
 from metaquorum.testing.errors import ClusterError
 
-NUMBER_MAX, BYTES_MAX = 2**31 - 1, 2**63 - 1
-"""Of ids, counts and times, as in Kafka's protocol, and of sizes, whose names end with `_bytes`."""
+NUMBER_MAX, LARGE_MAX = 2**31 - 1, 2**63 - 1
+LARGE = ("_bytes", "since_ms")
+"""Ids, counts and times are Kafka's int, sizes and dates, whose names end so, are its long."""
 EXEMPT = frozenset({"seed", "advance"})
 """A number that may be any, and a method that checks the sum of its numbers."""
 
@@ -97,7 +98,7 @@ def check_value(call: str, name: str, kind: Any, value: Any) -> None:
 
 def _problem_of_number(name: str, value: Real) -> str | None:
     if isinstance(value, Integral):
-        most = BYTES_MAX if name.endswith("_bytes") else NUMBER_MAX
+        most = LARGE_MAX if name.endswith(LARGE) else NUMBER_MAX
     else:
         most = NUMBER_MAX
         if not math.isfinite(value):
@@ -150,6 +151,6 @@ def kind_text(kind: Any) -> str:
     if origin is tuple:
         return " and ".join(kind_text(each) for each in arguments) + ", in parentheses"
     if origin is Sequence:
-        return f"a list, each {kind_text(arguments[0])}"
+        return "a list of strings" if arguments[0] is str else "a list"
     texts = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
     return texts.get(kind) or f"a {kind.__name__}"

@@ -24,6 +24,8 @@ LONG_MS = 1 << 62
 NAMES = ("name", "topic", "group_id", "transactional_id", "key", "resource_name")
 """Fields by which an entry of a response says what it is about."""
 INDEXES = ("partition_index", "partition", "index")
+STEPS = frozenset({ErrorCode.MEMBER_ID_REQUIRED.name})
+"""Codes that are a step of the protocol: with this one, a member gets its id (KIP-394)."""
 
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +52,8 @@ class Observed:
         who = f"{api} of {request.header.client_id} at broker {node}"
         problems = [] if answer is None else list(dict.fromkeys(_problems(answer, _places_in(api))))
         for about, code in problems[:3]:
-            self.note("error", f"{who}: {code}{about and f' ({about})'}")
+            if code not in STEPS:
+                self.note("error", f"{who}: {code}{about and f' ({about})'}")
         body = request.body
         if problems:
             return

@@ -169,7 +169,7 @@ class RunningCluster(CheckedCalls):
         self._cluster_id = ""
         self._first_image = MetadataImage()
         self._faults = FaultsInForce()
-        self._interception = Interception(self._rng, self._time.wall_ms)
+        self._interception = Interception(self._rng, self._time)
         self._network: ClusterNetwork
         if "version" in wishes:
             self._interception.highest = versions_of(wishes["version"])
@@ -280,10 +280,10 @@ class RunningCluster(CheckedCalls):
         await asyncio.to_thread(self._note_failure, error)
         await asyncio.to_thread(self.close)
 
-    def failure_report(self) -> str:
-        """For the report of a failed test: the timeline, and the command that opens the metadata logs, which
-        are kept."""
-        return failures.report_of(self)
+    def failure_report(self, since_ms: int = 0) -> str:
+        """For the report of a failed test: the timeline since a Unix time, and the command that opens the
+        metadata logs, which are kept."""
+        return failures.report_of(self, since_ms)
 
     def _note_failure(self, error: BaseException | None) -> None:
         """Under pytest, what the cluster did becomes a part of the report of the test."""
@@ -376,12 +376,14 @@ class RunningCluster(CheckedCalls):
         """The id of the active controller. Waits until there is one."""
         return self._wait_for_value(self._leader_of_quorum, "an active controller")
 
-    def timeline(self, lines_max: int = LINES_MAX) -> list[str]:
+    def timeline(self, lines_max: int = LINES_MAX, *, since_ms: int = 0) -> list[str]:
         """The newest of what happened, one a line, on the cluster's time: the story of the metadata log,
-        rebalances, transactions, requests that were answered with an error, and faults."""
+        rebalances, transactions, requests that were answered with an error, and faults. `since_ms`: from when
+        on, in Unix time by the cluster's clock."""
+        happenings = self._happenings()
         with contextlib.suppress(ClusterError, StorageError, ReplayError, RecordDecodeError):
-            return lines_of([*self._happenings(), *of_metadata(self.log())], lines_max)
-        return lines_of(self._happenings(), lines_max)
+            happenings += of_metadata(self.log())
+        return lines_of([each for each in happenings if each.wall_ms >= since_ms], lines_max)
 
     def _happenings(self) -> list[Happening]:
         faults = [Happening(wall_ms=each.wall_ms, kind="fault", text=each.text) for each in self.events]

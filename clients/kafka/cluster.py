@@ -80,7 +80,8 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaClient:
-    """See the module. `timeout_ms` bounds one call with all its retries. `asks_brokers`: the addresses are
+    """See the module. `timeout_ms` bounds one call with all its retries, of which `spent_ms` are over before
+    it begins. `asks_brokers`: the addresses are
     those of brokers, not of controllers. Raises ConfigError for TLS files that cannot be read."""
 
     def __init__(
@@ -88,6 +89,7 @@ class KafkaClient:
         bootstrap: Sequence[Address] | str,
         *,
         timeout_ms: int = 15_000,
+        spent_ms: int = 0,
         security: ClientSecurity | None = None,
         rng: random.Random | None = None,
         client_id: str = CLIENT_ID,
@@ -98,7 +100,7 @@ class KafkaClient:
         self._client_id = client_id
         listed = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
         self._choice = NodeChoice(lambda: listed)
-        self.timeout_ms = timeout_ms
+        self.timeout_ms, self._spent_ms = timeout_ms, spent_ms
         self._security = security or ClientSecurity()
         self._tls = client_context(self._security)
         self._rng = rng or random.Random()
@@ -178,7 +180,8 @@ class KafkaClient:
             self._rng,
             now_s=loop.time(),
             limit_ms=self.timeout_ms,
-            attempt_ms=self.timeout_ms // 2,
+            attempt_ms=(self.timeout_ms - self._spent_ms) // 2,
+            spent_ms=self._spent_ms,
         )
         refused: Any = None
         while attempt_s := attempts.next_s(loop.time()):

@@ -306,7 +306,7 @@ def check(record: Any, version: int, field: Field, base: ReplayState, plain_imag
     for expected in spread(record):
         assert any(
             all(shown(at, part) == shown(expected, part) for part in stated(expected)) for at in told
-        ), f"no record of the snapshot says all of {expected}"
+        ), f"no record of the snapshot says all of {expected}; if it removes something, `removes` lacks it"
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,12 @@ from metaquorum.clients.admin.replicas import PARTITIONS_PER_REQUEST
 from metaquorum.clients.admin.topics import look_up_topics
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.features import KRAFT_VERSION, FeatureDescription
+from metaquorum.metadata.features import (
+    KRAFT_VERSION,
+    LEVEL_DYNAMIC_VOTERS,
+    METADATA_VERSION,
+    FeatureDescription,
+)
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests.common import BROKERS, CONTROLLERS, DescribeQuorumResponse, ReplicaStatus
@@ -81,7 +86,7 @@ async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
     kind = BROKERS if client.asks_brokers else CONTROLLERS
     cluster = await client.ask(DescribeClusterRequest(endpoint_type=kind))
     client.refuse(cluster.error_code, cluster.error_message)
-    levels = {each.name: each.finalized_level for each in (await describe_features(client))[1]}
+    features = {each.name: each for each in (await describe_features(client))[1]}
     listeners = {each.node_id: each.listeners for each in answer.nodes}
     end = next((one.log_end_offset for one in part.current_voters if one.replica_id == part.leader_id), 0)
 
@@ -110,8 +115,19 @@ async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
         high_watermark=part.high_watermark,
         voters=statuses(part.current_voters, "Follower"),
         observers=statuses(part.observers, "Observer"),
-        kraft_version=levels.get(KRAFT_VERSION, 0),
+        kraft_version=_kraft_version(features, part.current_voters),
     )
+
+
+def _kraft_version(features: Mapping[str, FeatureDescription], voters: Sequence[Any]) -> int:
+    """The finalized level. Controllers of Kafka 3.9 leave it out of their features, their brokers do not: the
+    voters' directories, which a quorum of 3.9 knows from 1 on, tell it."""
+    known = features.get(KRAFT_VERSION)
+    if known is not None and known.finalized_level:
+        return known.finalized_level
+    newest = features.get(METADATA_VERSION)
+    is_39 = newest is not None and newest.max_level == LEVEL_DYNAMIC_VOTERS
+    return int(is_39 and any(any(each.replica_directory_id) for each in voters))
 
 
 def _time(timestamp_ms: int) -> int | None:

@@ -26,6 +26,8 @@ from typing import Any, Self
 import msgspec
 
 from metaquorum.clients.kafka.connection import (
+    ClosedAtOnce,
+    ConnectionClosed,
     ConnectionFailed,
     HostUnknown,
     LoginRefused,
@@ -80,7 +82,8 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaClient:
-    """See the module. `timeout_ms` bounds one call with all its retries. `asks_brokers`: the addresses are
+    """See the module. `timeout_ms` bounds one call with all its retries, of which `spent_ms` are over before
+    it begins. `asks_brokers`: the addresses are
     those of brokers, not of controllers. Raises ConfigError for TLS files that cannot be read."""
 
     def __init__(
@@ -88,6 +91,7 @@ class KafkaClient:
         bootstrap: Sequence[Address] | str,
         *,
         timeout_ms: int = 15_000,
+        spent_ms: int = 0,
         security: ClientSecurity | None = None,
         rng: random.Random | None = None,
         client_id: str = CLIENT_ID,
@@ -98,12 +102,13 @@ class KafkaClient:
         self._client_id = client_id
         listed = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
         self._choice = NodeChoice(lambda: listed)
-        self.timeout_ms = timeout_ms
+        self.timeout_ms, self._spent_ms = timeout_ms, spent_ms
         self._security = security or ClientSecurity()
         self._tls = client_context(self._security)
         self._rng = rng or random.Random()
         self._connections: dict[Address, NodeConnection] = {}
         self._nodes: dict[int, Address] = {}
+        self._refused = ClosedAtOnce()
 
     async def __aenter__(self) -> Self:
         return self
@@ -178,7 +183,8 @@ class KafkaClient:
             self._rng,
             now_s=loop.time(),
             limit_ms=self.timeout_ms,
-            attempt_ms=self.timeout_ms // 2,
+            attempt_ms=(self.timeout_ms - self._spent_ms) // 2,
+            spent_ms=self._spent_ms,
         )
         refused: Any = None
         while attempt_s := attempts.next_s(loop.time()):
@@ -186,6 +192,7 @@ class KafkaClient:
             try:
                 address = await self._where(target, attempt_s)
                 answer = await use(await self._connection(address, attempt_s), attempt_s)
+                self._refused.answered(address)
                 code = common_refusal(answer)
                 may_succeed = code in self._ask_again
                 if not may_succeed and not _names_nobody(answer):
@@ -197,13 +204,16 @@ class KafkaClient:
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{address_text(*address)}: {error}") from error
             except (TlsFailed, LoginRefused, WrongProtocol) as error:
                 raise ClientError(f"{address_text(*address)}: {error}") from error
-            except (ConnectionFailed, TimeoutError) as error:
+            except (ConnectionFailed, TimeoutError) as failed:
+                error = self._judged(address, failed)
                 if not (attempts.problem and isinstance(error, TimeoutError) and attempts.is_cut_short):
                     refused = None
                     if attempts.failed(
-                        address, str(error) or "no answer", lasts=isinstance(error, HostUnknown)
+                        address,
+                        str(error) or "no answer",
+                        lasts=isinstance(error, HostUnknown | LoginRefused),
                     ):
-                        raise ClientError(attempts.problem) from error
+                        raise ClientError(attempts.problem) from failed
                 self._forget(address)
             await asyncio.sleep(attempts.wait_s(loop.time()))
         if refused is not None:
@@ -261,6 +271,14 @@ class KafkaClient:
                 return
         if code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             self._choice.pass_over(self._choice.current)
+
+    def _judged(self, address: Address, error: Exception) -> Exception:
+        """A connection without a login that ends at its first request may have needed one."""
+        connection = self._connections.get(address)
+        is_plain = self._security.login is None and isinstance(error, ConnectionClosed)
+        if is_plain and connection is not None and not connection.has_answered:
+            return self._refused.closed(address)
+        return error
 
     def _forget(self, address: Address) -> None:
         connection = self._connections.pop(address, None)

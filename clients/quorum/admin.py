@@ -74,10 +74,10 @@ class BrokerListing(msgspec.Struct, frozen=True, kw_only=True):
 
 class AdminClient:
     """`bootstrap`: addresses of controllers, or a function that returns the current ones. `timeout_ms` bounds
-    one call with all its retries; `attempts_max` 1 disables retries, for callers that must know what
-    happened. `gives_up`: what a person has to correct first ends a call at once, for commands: a right or a
-    certificate that is refused, names that cannot be resolved. A node waits. `route`: where to connect for an
-    address.
+    one call with all its retries, of which `spent_ms` are over before it begins; `attempts_max` 1 disables
+    retries, for callers that must know what happened. `gives_up`: what a person has to correct first ends a
+    call at once, for commands: a right or a certificate that is refused, names that cannot be resolved. A
+    node waits. `route`: where to connect for an address.
 
     Every call raises ApiError if it is refused, ClientError if no node responds. After a ClientError, or a
     retry, a change may have been made already.
@@ -88,6 +88,7 @@ class AdminClient:
         bootstrap: Sequence[Address] | str | Callable[[], Sequence[Address]],
         *,
         timeout_ms: int = 15_000,
+        spent_ms: int = 0,
         attempts_max: int | None = None,
         tls: TlsMaterial | None = None,
         rng: random.Random | None = None,
@@ -100,7 +101,7 @@ class AdminClient:
         else:
             listed = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
             self._choice = NodeChoice(lambda: listed)
-        self._timeout_ms = timeout_ms
+        self._timeout_ms, self._spent_ms = timeout_ms, spent_ms
         self._attempts_max = attempts_max
         self._gives_up = gives_up
         self._tls = tls
@@ -195,6 +196,7 @@ class AdminClient:
             now_s=loop.time(),
             limit_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             attempt_ms=ATTEMPT_MAX_MS,
+            spent_ms=self._spent_ms,
             most=self._attempts_max,
         )
         hints = 0
@@ -267,10 +269,17 @@ class BlockingClient:
     """`AdminClient` for code without a loop: `BlockingClient(bootstrap).call(lambda c: c.list_brokers())`."""
 
     def __init__(
-        self, bootstrap: Sequence[Address] | str, *, timeout_ms: int = 15_000, tls: TlsMaterial | None = None
+        self,
+        bootstrap: Sequence[Address] | str,
+        *,
+        timeout_ms: int = 15_000,
+        spent_ms: int = 0,
+        tls: TlsMaterial | None = None,
     ) -> None:
         self._runner = asyncio.Runner()
-        self._client = AdminClient(bootstrap, timeout_ms=timeout_ms, tls=tls, gives_up=True)
+        self._client = AdminClient(
+            bootstrap, timeout_ms=timeout_ms, spent_ms=spent_ms, tls=tls, gives_up=True
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -241,6 +241,10 @@ class ControllerRole:
         loaded = self._process.driver.snapshots_loaded
         self._lines.moved(self._node.ledger.committed.image, raft.high_watermark, snapshots_loaded=loaded)
 
+    def carry(self, by_ms: int) -> None:
+        """See `ProcessRole`."""
+        self._node.sessions.carry(by_ms)
+
     def is_serving(self) -> bool:
         """Whether it takes part in a quorum that makes progress."""
         return self._health.is_serving

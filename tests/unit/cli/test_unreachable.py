@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,16 @@ def test_nobody_listens(elsewhere: CliRunner, command: list[str]) -> None:
         address = f"127.0.0.1:{port}"
         result = elsewhere.invoke(main, [*command, "-b", address, "--timeout", "0.1"])
     assert_one_line(result, f"no node at {address} answered within 100 ms")
+
+
+@pytest.mark.parametrize("command", [["features", "describe"], ["quorum", "describe"]], ids=" ".join)
+def test_the_time_in_the_error_is_that_of_the_command_line(elsewhere: CliRunner, command: list[str]) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()  # connections are made, and nothing is answered in either protocol
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        result = elsewhere.invoke(main, [*command, "--bootstrap-controllers", address, "--timeout", "1"])
+    assert_one_line(result, f"no node at {address} answered within 1000 ms")
 
 
 def test_each_silent_controller_is_a_line_of_the_answer(elsewhere: CliRunner) -> None:

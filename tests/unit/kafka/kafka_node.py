@@ -38,6 +38,7 @@ class FakeNode:
         self.open: set[ClientConnection] = set()
         self.port = 0
         self.broker_id = 0
+        self.features = Features(supported={}, finalized={}, epoch=1)
         self._limits = ConnectionLimits(max_connections=100, max_per_ip=100)
         rules = None
         if sasl is not None:
@@ -54,7 +55,7 @@ class FakeNode:
                 )
                 for name in self.handlers
             },
-            lambda: Features(supported={}, finalized={}, epoch=1),
+            lambda: self.features,
         )
 
     async def _answer(self, request: codec.Request, client: Any) -> Any:

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from metaquorum.clients.admin.cluster import describe_quorum
 from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient, common_refusal
 from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.clients.search import ClientError
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.sasl import PlainExchange
+from metaquorum.listeners.services import EndConnection, Features
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import KRAFT_VERSION, METADATA_VERSION
 from metaquorum.metadata.requests.common import CONTROLLERS
 from metaquorum.wire.messages import (
     DeleteTopicsResponse,
@@ -191,6 +196,34 @@ async def test_the_leader_describes_the_quorum_where_another_controller_is_asked
     ]
 
 
+@pytest.mark.parametrize(
+    ("newest", "finalized", "directory_id", "level"),
+    [
+        (21, {}, b"d" * 16, 1),  # a controller of 3.9 at 1: its features leave kraft.version out
+        (21, {}, bytes(16), 0),  # at 0
+        (21, {KRAFT_VERSION: 1}, b"d" * 16, 1),  # a broker of 3.9
+        (29, {}, b"d" * 16, 0),  # ours at 0: its static voters have directories, too
+        (29, {KRAFT_VERSION: 1}, b"d" * 16, 1),
+        (19, {}, bytes(16), 0),  # 3.7
+    ],
+)
+async def test_the_level_of_kraft_version_is_known_at_every_release(
+    newest: int, finalized: dict[str, int], directory_id: bytes, level: int
+) -> None:
+    part = DescribeQuorumResponse.PartitionData
+    voter = DescribeQuorumResponse.ReplicaState(replica_id=1, replica_directory_id=directory_id)
+    topic = DescribeQuorumResponse.TopicData(partitions=(part(leader_id=1, current_voters=(voter,)),))
+    node = FakeNode(
+        {
+            "DescribeQuorum": lambda _: DescribeQuorumResponse(topics=(topic,)),
+            "DescribeCluster": lambda _: DescribeClusterResponse(cluster_id="c"),
+        }
+    )
+    node.features = Features(supported={METADATA_VERSION: (1, newest)}, finalized=finalized, epoch=1)
+    async with running(node) as at, KafkaClient(at, timeout_ms=60_000, asks_brokers=False) as client:
+        assert (await describe_quorum(client)).kraft_version == level
+
+
 async def test_a_node_that_says_wait_is_asked_again_and_no_other() -> None:
     nodes = [
         FakeNode({"UnregisterBroker": refusing(code, ErrorCode.NONE)})
@@ -240,6 +273,50 @@ async def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_what_was_me
     async with KafkaClient("127.0.0.1:1", timeout_ms=100) as client:
         with pytest.raises(ClientError, match="it closed the connection"):
             await client.ask(UNREGISTER)
+
+
+PLAIN = SaslRules(mechanisms=("PLAIN",), new_exchange=lambda _: PlainExchange({}), max_reauth_ms={})
+MAY_NEED_A_LOGIN = (
+    r": it closed the connection at the first request: it may require a login \(--command-config"
+)
+
+
+async def test_a_login_that_was_not_given_is_asked_for() -> None:
+    wanting = FakeNode({"UnregisterBroker": refusing(ErrorCode.NONE)}, sasl=PLAIN)
+    async with running(wanting) as at, KafkaClient(at, timeout_ms=10_000) as client:
+        with pytest.raises(ClientError, match=f"{at}{MAY_NEED_A_LOGIN}"):
+            await client.ask(UNREGISTER)
+
+
+async def test_a_node_without_logins_is_found_beside_one_that_wants_one() -> None:
+    wanting = FakeNode({"UnregisterBroker": refusing(ErrorCode.NONE)}, sasl=PLAIN)
+    free = FakeNode({"UnregisterBroker": refusing(ErrorCode.NONE)})
+    async with running(wanting, free) as at, KafkaClient(at, timeout_ms=60_000) as client:
+        assert await client.ask(UNREGISTER) == UnregisterBrokerResponse()
+
+
+class Closing(FakeNode):
+    """Ends connections at a request, as many times as `left` says."""
+
+    left = 0
+
+    async def _answer(self, request: Any, client: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise EndConnection("it stops")
+        return await super()._answer(request, client)
+
+
+@pytest.mark.parametrize(("before", "closed"), [(0, 1), (1, 3)])
+async def test_a_node_that_stops_is_not_taken_for_one_that_wants_a_login(before: int, closed: int) -> None:
+    """It closes one connection at its first request, or one that has answered already and one more."""
+    node = Closing({"UnregisterBroker": refusing(ErrorCode.NONE)})
+    async with running(node) as at, KafkaClient(at, timeout_ms=60_000) as client:
+        for _ in range(before):
+            await client.ask(UNREGISTER)
+        for _ in range(closed):
+            node.left = 1 + before
+            assert await client.ask(UNREGISTER) == UnregisterBrokerResponse()
 
 
 async def test_nobody_there_is_one_line_in_time() -> None:

@@ -127,12 +127,12 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"no cluster to connect to: {directory} has none; give --bootstrap host:port of a broker,"
                 " or run: metaquorum local up"
             )
-        found = open_layout(directory).bootstrap_servers
-        if not found:
+        servers = open_layout(directory).bootstrap_servers
+        if not servers:
             raise Failure(
                 f"the local cluster in {directory} has no brokers; give --bootstrap host:port of one"
             )
-        return found
+        return servers
 
     def security(self) -> ClientSecurity:
         """The login. Raises ConfigError."""

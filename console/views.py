@@ -453,28 +453,28 @@ class Views:
         state = self.state(where)
         wanted = text.strip().lower()
         kinds = ("moments", "entities", "acls", "settings", "events")
-        found: dict[str, list[Answer]] = {kind: [] for kind in kinds}
+        answers: dict[str, list[Answer]] = {kind: [] for kind in kinds}
         if not wanted:
-            return found
+            return answers
         try:
             point = place_of(text.strip())
-            found["moments"].append(self.moment(self.moments.state(point)))
+            answers["moments"].append(self.moment(self.moments.state(point)))
         except InspectError:
             pass  # it names no moment of this log
         paths = dict.fromkeys(
             (*_entities(state.image, wanted), *_first(continuations(text.strip(), state.image)))
         )
-        found["entities"] = [{"path": path} for path in list(paths)[:SEARCHED_MAX]]
-        found["acls"] = _first(
+        answers["entities"] = [{"path": path} for path in list(paths)[:SEARCHED_MAX]]
+        answers["acls"] = _first(
             {"path": f"acl/{uuid_to_text(entry_id)}", "text": acl_text(acl)}
             for entry_id, acl in entries_about(state.image, text.strip())
         )
-        found["settings"] = _first(
+        answers["settings"] = _first(
             {"path": row["path"], "text": f"{row['resource']}: {row['key']}={row['value']}"}
             for row in table_of("configs", state, TableQuery(text=wanted, size=SEARCHED_MAX)).rows
         )
-        found["events"] = _first(event_json(event) for event in self._mentioning(wanted))
-        return found
+        answers["events"] = _first(event_json(event) for event in self._mentioning(wanted))
+        return answers
 
     def _mentioning(self, text: str) -> Iterator[TimelineEvent]:
         return (event for event in self.strip.events if text in event.text.lower() or text in event.kind)

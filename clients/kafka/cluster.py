@@ -83,7 +83,8 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 class KafkaClient:
     """See the module. `timeout_ms` bounds one call with all its retries. `asks_brokers`: the addresses are
-    those of brokers, not of controllers. Raises ConfigError for TLS files that cannot be read."""
+    those of brokers, not of controllers. `spent_ms`: how long they were silent before. Raises ConfigError for
+    TLS files that cannot be read."""
 
     def __init__(
         self,
@@ -94,13 +95,14 @@ class KafkaClient:
         rng: random.Random | None = None,
         client_id: str = CLIENT_ID,
         asks_brokers: bool = True,
+        spent_ms: int = 0,
     ) -> None:
         self.asks_brokers = asks_brokers
         self._ask_again = ASK_AGAIN if asks_brokers else ASK_AGAIN | ELSEWHERE
         self._client_id = client_id
         listed = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
         self._choice = NodeChoice(lambda: listed)
-        self.timeout_ms = timeout_ms
+        self.timeout_ms, self._spent_ms = timeout_ms, spent_ms
         self._security = security or ClientSecurity()
         self._tls = client_context(self._security)
         self._rng = rng or random.Random()
@@ -182,6 +184,7 @@ class KafkaClient:
             now_s=loop.time(),
             limit_ms=self.timeout_ms,
             attempt_ms=self.timeout_ms // 2,
+            spent_ms=self._spent_ms,
         )
         refused: Any = None
         while attempt_s := attempts.next_s(loop.time()):

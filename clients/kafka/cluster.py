@@ -83,8 +83,8 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 class KafkaClient:
     """See the module. `timeout_ms` bounds one call with all its retries, of which `spent_ms` are over before
-    it begins. `asks_brokers`: the addresses are
-    those of brokers, not of controllers. Raises ConfigError for TLS files that cannot be read."""
+    it begins. `asks_brokers`: the addresses are those of brokers, not of controllers. Raises ConfigError for
+    TLS files that cannot be read."""
 
     def __init__(
         self,

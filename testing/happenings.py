@@ -126,11 +126,11 @@ def of_metadata(log: MetadataLog) -> list[Happening]:
 def lines_of(happenings: list[Happening], lines_max: int = LINES_MAX) -> list[str]:
     """The last ones in order of time, one a line; those that follow each other and are alike are one."""
     merged: list[tuple[Happening, int]] = []
-    for each in sorted(happenings, key=lambda happening: happening.wall_ms):
-        if merged and (merged[-1][0].kind, merged[-1][0].text) == (each.kind, each.text):
-            merged[-1] = each, merged[-1][1] + 1
+    for event in sorted(happenings, key=lambda happening: happening.wall_ms):
+        if merged and (merged[-1][0].kind, merged[-1][0].text) == (event.kind, event.text):
+            merged[-1] = event, merged[-1][1] + 1
         else:
-            merged.append((each, 1))
+            merged.append((event, 1))
     left = len(merged) - lines_max
     first = [] if left <= 0 else [f"... {left + 1} earlier events"]
     return first + [_line(*each) for each in merged[max(0, left + bool(first)) :]]

@@ -347,12 +347,12 @@ class RunningCluster(CheckedCalls):
 
         def is_known() -> bool:
             images = [node.image for node in self._brokers() if node.is_serving]
-            known = [
+            answers = [
                 image.scram.get((Mechanism.SCRAM_SHA_256.value, name)) is not None
                 for image in images
                 if image is not None
             ]
-            return all(each is exists for each in known)
+            return all(each is exists for each in answers)
 
         self._until(is_known, f"every broker to know user {name}")
         self._note(f"user {name} {'may log in' if exists else 'was removed'}")

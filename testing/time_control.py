@@ -74,7 +74,7 @@ class TimeControl(CheckedCalls):
         try:
             yield
         finally:
-            self._clock.go_on()
+            self._clock.resume()
 
     def _advance(self, total_s: float) -> None:
         if total_s <= MIDDLE_S:

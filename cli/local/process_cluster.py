@@ -258,14 +258,14 @@ class Orders:
         """It is in force; returns its number."""
         number = next(self._numbers)
         self._held[number] = nodes, order
-        await self._tell(nodes, "begin", (number, order))
+        await self._ask(nodes, "begin", (number, order))
         return number
 
     async def end(self, number: int) -> None:
         nodes, _ = self._held.pop(number)
-        await self._tell(nodes, "end", number)
+        await self._ask(nodes, "end", number)
 
-    async def _tell(self, nodes: set[int], name: str, value: object) -> None:
+    async def _ask(self, nodes: set[int], name: str, value: object) -> None:
         await asyncio.gather(*(cast(ProcessNode, self._nodes[each]).ask(name, value) for each in nodes))
 
 
@@ -459,12 +459,12 @@ class ProcessCluster(Cluster):
 
     def copy_disk(self, node: int) -> NodeCopy:
         """What is on a node's disk now, for `restore_disk_from`. A node that runs is paused meanwhile."""
-        found = self._node(node)
+        paused = self._node(node)
         if self._copies is None:
             self._copies = tempfile.TemporaryDirectory(prefix="copies-", dir=self._shape.directory)
         target = Path(tempfile.mkdtemp(dir=self._copies.name))
-        with self.pause(node) if found.is_up and node not in self._pauses else contextlib.nullcontext():
-            for place in self._places(found):
+        with self.pause(node) if paused.is_up and node not in self._pauses else contextlib.nullcontext():
+            for place in self._places(paused):
                 shutil.copytree(place, target / place.name)
         return NodeCopy(node, target, self.clock.wall_ms)
 
@@ -474,21 +474,21 @@ class ProcessCluster(Cluster):
 
     def pause(self, node: int) -> ActiveFault:
         """Stops the process of a node as SIGSTOP does; healing has it go on."""
-        signals, found = pause_signals(), self._running(node)
+        signals, running = pause_signals(), self._running(node)
         if signals is None or node in self._pauses:
-            raise ClusterError(f"{found.name} is paused already: resume it first")
-        stop, go_on = signals
+            raise ClusterError(f"{running.name} is paused already: resume it first")
+        stop, resume = signals
         self._signal(node, stop)
-        owned = cast(ProcessNode, found)
+        owned = cast(ProcessNode, running)
         owned.is_paused = True
 
         def go() -> None:
             self._pauses.pop(node, None)
             owned.is_paused = False
-            self._signal(node, go_on)
+            self._signal(node, resume)
 
         effect = Effect(down=frozenset([node]))
-        self._pauses[node] = self._fault(f"{found.name} is paused", go, effect)
+        self._pauses[node] = self._fault(f"{running.name} is paused", go, effect)
         return self._pauses[node]
 
     def resume(self, node: int) -> None:
@@ -526,23 +526,23 @@ class ProcessCluster(Cluster):
         return super().stop(node)
 
     def _replace_disk(self, node: int, copy: DiskCopy | Path | None, what: str) -> ActiveFault:
-        found = self._node(node)
+        owned = self._node(node)
         if isinstance(copy, DiskCopy):
             raise ClusterError("this copy is of a cluster in the process of the test: restore it there")
         if copy is None:
-            self._check_quorum_outlives(found)
+            self._check_quorum_outlives(owned)
 
         async def replace() -> None:
-            await found.kill()
-            for place in self._places(found):
+            await owned.kill()
+            for place in self._places(owned):
                 shutil.rmtree(place, ignore_errors=True)
                 if copy is not None:
                     shutil.copytree(copy / place.name, place)
             if copy is None:
-                found.format_again(found.disk)
-            self._see_disk(found, found.disk)
+                owned.format_again(owned.disk)
+            self._see_disk(owned, owned.disk)
 
-        return self._down(found, f"{found.name} {what}", replace())
+        return self._down(owned, f"{owned.name} {what}", replace())
 
     def _signal(self, node: int, number: int) -> bool:
         (found,) = [each for each in self._all() if each.node_id == node]

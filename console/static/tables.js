@@ -29,6 +29,7 @@ export function sheet(caption, columns, rows, empty) {
   const named = (cell, number) => {
     const made = cell instanceof Node && cell.tagName === "TD" ? cell : h("td", {}, cell);
     made.dataset.column = names[number];
+    if (made.childNodes.length > 1) made.replaceChildren(h("div", {}, [...made.childNodes])); // on a card, one thing beside the name
     return made;
   };
   return h("div", { class: "sheet", tabindex: 0, role: "region", "aria-label": caption },

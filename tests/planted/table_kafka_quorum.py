@@ -13,6 +13,7 @@ ANSWERS = "tests/unit/kafka/test_metadata_fetch.py"
 CALLS = "tests/unit/kafka/test_raft_client.py"
 PROBE = "tests/unit/server/test_voter_probe.py"
 CONFIG = "tests/unit/config/test_config.py"
+SLOW = "tests/unit/raft/test_slow_votes.py"
 MIXED = "tests/properties/test_mixed_quorums.py"
 FALLS = f"{MIXED}::test_a_new_leader_names_no_high_watermark_that_may_fall_at_kafkas_voter"
 CLAIMS = f"{MIXED}::test_a_release_that_says_no_high_watermark_claims_none"
@@ -293,6 +294,24 @@ KAFKA_QUORUM_BUGS = (
         old="proven = role.granted - role.assumed if",
         new="proven = role.granted - role.rejected if",
         caught_by=(f"{MIXED}::test_a_grant_that_is_assumed_proves_no_loss", "sim 8016..8017"),
+    ),
+    Bug(
+        name="slow-votes-come-too-late",
+        breaks="a candidate waits longer for votes with every election that elected no one",
+        source="docs/raft.md: Timeouts; seen beside two voters of Kafka 3.9 on a busy machine",
+        file="raft/state.py",
+        old="doubled_ms(first_ms, max(0, self.election_attempts - 1), ceiling_ms)",
+        new="first_ms",
+        caught_by=(SLOW,),
+    ),
+    Bug(
+        name="refused-candidate-ends-others-elections",
+        breaks="a candidate that no pre-vote warned leaves the voters that refuse it time for an election",
+        source="docs/raft.md: Kafka's protocol",
+        file="raft/protocol/election.py",
+        old="return state.votes_patience_ms() if lost.assumed else state.backoff_ms()",
+        new="return state.backoff_ms()",
+        caught_by=(SLOW,),
     ),
     Bug(
         name="endpoints-outlive-their-leader",

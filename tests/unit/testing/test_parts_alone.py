@@ -14,9 +14,15 @@ import pytest
 
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.batches.batch import Batches, EndMarker, RecordBatch, encode_marker
+from metaquorum.storage.batches.encode import encode_batch
+from metaquorum.storage.batches.format import TRANSACTIONAL
+from metaquorum.storage.errors import DiskError
 from metaquorum.testing import ClusterError, HistoryError, check_log
 from metaquorum.testing.clock import ClusterClock, NodeClock
+from metaquorum.testing.disk_faults import DiskFaultOrder, begin_disk_fault
 from metaquorum.testing.happenings import Happening, lines_of
+from metaquorum.testing.messages import _messages, _whole, committed
 from metaquorum.testing.request_faults import (
     AFTER_THE_WORK,
     PARTITIONS,
@@ -297,3 +303,107 @@ def test_a_fault_that_no_broker_would_answer_is_refused(api: str, how: Any, text
         return
     with pytest.raises(ClusterError, match=text):
         RequestFault.of(api, how)
+
+
+def stored(draw: random.Random) -> tuple[list[RecordBatch], list[tuple[int, str | None]]]:
+    """Batches of three producers, and what each message's offset and the end of its transaction are."""
+    batches: list[RecordBatch] = []
+    expected: list[list[Any]] = []
+    offset = 3
+    for _ in range(30):
+        producer, what = draw.choice((-1, 5, 6)), draw.random()
+        if producer >= 0 and what < 0.3:
+            marker = EndMarker(committed=draw.random() < 0.5, coordinator_epoch=1)
+            data = encode_marker(marker, producer_id=producer, producer_epoch=0, timestamp_ms=9)
+            data = offset.to_bytes(8, "big") + data[8:]
+            for row in expected:
+                if row[1] == ("open", producer):
+                    row[1] = "committed" if marker.committed else "aborted"
+            count = 1
+        else:
+            count, is_part = draw.randint(1, 3), producer >= 0 and what < 0.8
+            data = encode_batch(
+                base_offset=offset,
+                leader_epoch=1,
+                timestamp_ms=1000 + offset,
+                values=[b"v%d" % (offset + at) for at in range(count)],
+                producer_id=producer,
+                attributes=TRANSACTIONAL if is_part else 0,
+            )
+            expected += [[offset + at, ("open", producer) if is_part else None] for at in range(count)]
+        batches += Batches.sealed(data).split()
+        offset += count
+    return batches, [(at, state[0] if isinstance(state, tuple) else state) for at, state in expected]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_have_the_state_of_their_transaction_and_readers_stop_at_an_open_one(seed: int) -> None:
+    batches, expected = stored(random.Random(seed))
+    start, end = expected[2][0], expected[-2][0]
+    made = _messages(batches, "t", 4, start, end)
+    within = [each for each in expected if start <= each[0] < end]
+    assert [(each.offset, each.transaction) for each in made] == within
+    assert all((each.topic, each.partition, each.value) == ("t", 4, b"v%d" % each.offset) for each in made)
+    states = [state for _, state in within]
+    stop = states.index("open") if "open" in states else len(within)
+    assert [each.offset for each in committed(made)] == [
+        at for at, state in within[:stop] if state != "aborted"
+    ]
+    whole = b"".join(batch.data for batch in batches[:3])
+    sizes = [sum(len(batch.data) for batch in batches[:count]) for count in range(4)]
+    for size in range(len(whole) + 1):
+        assert len(_whole(whole[:size])) == max(each for each in sizes if each <= size)
+
+
+class _Slow:
+    """A disk with faults, which notes how long it was told to wait."""
+
+    def __init__(self) -> None:
+        self.faults: tuple[Any, ...] = ()
+        self.waits: list[tuple[float, bool]] = []
+        self.healed = 0
+
+    def wait(self, seconds: float, is_healed: Any) -> None:
+        self.waits.append((seconds, is_healed()))
+
+    def fault_healed(self) -> None:
+        self.healed += 1
+
+
+WRITES = ("write", "truncate", "sync", "sync_directory", "mkdir", "rename", "remove", "utime")
+
+
+@pytest.mark.parametrize("kind", ["full", "read-only", "failing", "slow"])
+def test_a_fault_of_a_disk_meets_the_operations_below_its_directory(kind: Any) -> None:
+    disk = _Slow()
+    heal = begin_disk_fault(disk, DiskFaultOrder(kind=kind, directory="/d", value=7))
+    other = begin_disk_fault(disk, DiskFaultOrder(kind="read-only", directory="/else"))
+    fault, _ = disk.faults
+
+    def fails(operation: str, path: str, size: int = 0) -> bool:
+        try:
+            fault(operation, path, size)
+        except DiskError as error:
+            assert path in str(error)
+            return True
+        return False
+
+    for operation in (*WRITES, "read", "list"):
+        assert not fails(operation, "/dx/a", 3) and not fails(operation, "/", 3)
+        is_write = operation in WRITES
+        assert fails(operation, "/d/a") == (kind == "read-only" and is_write)
+        assert fails(operation, "/d") == (kind == "read-only" and is_write)
+    if kind == "failing":  # after seven bytes
+        sizes = (3, 3, 1, 0, 5)
+        assert [fails("write", "/d/a", size) for size in sizes] == [False, False, False, True, True]
+    else:
+        assert fails("write", "/d/a/b", 1) == (kind in ("full", "read-only"))
+    slowed = [(7, False)] * (2 * len(WRITES) + 1) if kind == "slow" else []
+    assert disk.waits == slowed
+    heal()
+    assert len(disk.faults) == 1 and disk.faults[0] is not fault and disk.healed == 1
+    if kind == "slow":
+        fault("write", "/d/a", 1)
+        assert disk.waits[-1] == (7, True)
+    other()
+    assert disk.faults == () and disk.healed == 2

@@ -288,7 +288,7 @@ def test_the_names_that_a_request_is_about(
 @pytest.mark.parametrize(
     ("api", "how", "text"),
     [
-        ("Prodce", {}, "there is no API 'Prodce'"),
+        ("Producing", {}, "there is no API 'Producing'"),
         ("Produce", {"error": "NOPE"}, "there is no error 'NOPE'"),
         ("Produce", {"error": "NONE"}, "there is no error 'NONE'"),
         ("Produce", {"tpoic": "a"}, "a fault has no tpoic: it has topic, "),

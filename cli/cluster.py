@@ -55,15 +55,15 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     by_kafka: bool | None = None
     """Whether `controllers` are asked in Kafka's protocol; None until `settled`."""
     spent_s: float = 0.0
-    """How long they were silent before."""
+    """How much of the time limit was over then."""
 
     @property
     def timeout_ms(self) -> int:
-        return max(1, round(self.timeout_s * 1000))
+        return max(1, int(self.timeout_s * 1000))
 
     @property
     def _spent_ms(self) -> int:
-        return round(self.spent_s * 1000)
+        return int(self.spent_s * 1000)
 
     def open(self, client_id: str = CLIENT_ID) -> OpenCluster:
         """A client that is not connected yet. Raises Failure and ConfigError."""
@@ -76,36 +76,28 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.controllers is not None and not self.by_kafka:
             tls = self.tls.material()
             asks = AdminClient(
-                self.controllers,
-                timeout_ms=self.timeout_ms,
-                tls=tls,
-                gives_up=True,
-                spent_ms=self._spent_ms,
+                self.controllers, timeout_ms=self.timeout_ms, spent_ms=self._spent_ms, tls=tls, gives_up=True
             )
             return ControllersClient(asks, timeout_ms=self.timeout_ms)
         return KafkaClient(
             self.controllers or self.servers(),
             timeout_ms=self.timeout_ms,
+            spent_ms=self._spent_ms,
             security=self.security(),
             client_id=client_id,
             asks_brokers=self.controllers is None,
-            spent_ms=self._spent_ms,
         )
 
     def settled(self) -> ClusterOptions:
         """These options, once it is known what the controllers speak; if one was silent, with the time that
-        is left for the request. Raises ClientError and ConfigError."""
+        this took. Raises ClientError and ConfigError."""
         if self.by_kafka is not None:
             return self
         began_s = time.monotonic()
         by_kafka = self._asks_controllers_by_kafka(began_s)
         spent_s = time.monotonic() - began_s
-        if spent_s < self._look_s:
-            return msgspec.structs.replace(self, by_kafka=by_kafka)
-        left_s = round(max(_LEAST_S, self.timeout_s - spent_s), 3)
-        return msgspec.structs.replace(
-            self, by_kafka=by_kafka, timeout_s=left_s, spent_s=max(0.0, self.timeout_s - left_s)
-        )
+        counted_s = 0.0 if spent_s < self._look_s else min(spent_s, self.timeout_s - _LEAST_S)
+        return msgspec.structs.replace(self, by_kafka=by_kafka, spent_s=max(0.0, counted_s))
 
     def settled_or_failed(self) -> ClusterOptions:
         """Like `settled`, for commands. Raises Failure and ConfigError."""
@@ -215,8 +207,8 @@ def controllers_option(command: F) -> F:
                 controllers = ClientOptions(
                     bootstrap=bootstrap_controllers,
                     timeout_s=options.timeout_s,
-                    tls=options.tls,
                     spent_s=options.spent_s,
+                    tls=options.tls,
                 )
         return command(*args, options=options, controllers=controllers, **more)
 

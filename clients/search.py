@@ -77,9 +77,9 @@ class NodeChoice:
 
 
 class Attempts:
-    """The attempts of one call, which has `limit_ms` from `now_s` on; each may take `attempt_ms`, so that a
-    node that does not respond leaves time for another. `most`: the attempts that are allowed. `spent_ms`: how
-    long the addresses were silent before."""
+    """The attempts of one call, which has `limit_ms` from `now_s` on, less `spent_ms`, which are over; each
+    may take `attempt_ms`, so that a node that does not respond leaves time for another. `most`: the attempts
+    that are allowed."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class Attempts:
         now_s: float,
         limit_ms: int,
         attempt_ms: int,
-        most: int | None = None,
         spent_ms: int = 0,
+        most: int | None = None,
     ) -> None:
         self._choice = choice
-        self._deadline_s = now_s + limit_ms / 1000
-        self._attempt_ms, self._most, self._said_ms = attempt_ms, most, limit_ms + spent_ms
+        self._deadline_s = now_s + (limit_ms - spent_ms) / 1000
+        self._limit_ms, self._attempt_ms, self._most = limit_ms, attempt_ms, most
         self._backoff = Backoff(RETRY, rng)
         self._hopeless: set[Address] = set()
         self.count = 0
@@ -132,6 +132,6 @@ class Attempts:
             return f"no answer ({problem}); the change may or may not have been made"
         addresses = ", ".join(address_text(*each) for each in self._choice.listed)
         return (
-            f"no node at {addresses} answered within {self._said_ms} ms (last: {problem}); check that the "
+            f"no node at {addresses} answered within {self._limit_ms} ms (last: {problem}); check that the "
             f"{what} runs and that the addresses are right"
         )

@@ -168,11 +168,11 @@ class Reasons:
 
     async def _look(self, address: Address) -> str:
         now_s = time.monotonic()
-        looked_s, found = self._seen.get(address, (now_s - LOOK_AGAIN_S, ""))
+        looked_s, problem = self._seen.get(address, (now_s - LOOK_AGAIN_S, ""))
         if now_s - looked_s >= LOOK_AGAIN_S:
-            found = await asyncio.to_thread(tls_problem, *address, self._tls)
-            self._seen[address] = now_s, found
-        return found
+            problem = await asyncio.to_thread(tls_problem, *address, self._tls)
+            self._seen[address] = now_s, problem
+        return problem
 
 
 def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:  # noqa: PLR0911

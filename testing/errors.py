@@ -9,3 +9,9 @@ class ClusterError(Exception):
 
 class ClusterTimeoutError(ClusterError):
     """Something did not happen in time; the message says what the cluster did meanwhile."""
+
+
+FORKED = (
+    "this process was forked after the cluster was started: use the cluster where it was started, and here"
+    " clients with its bootstrap_servers"
+)

@@ -67,7 +67,7 @@ async def _batches_from(
         max_bytes=_FETCH_BYTES,
         topics=(message.FetchTopic(topic=topic, partitions=(part,)),),
     )
-    answer = await client.ask(body, at=leader, lowest=4, highest=_LAST_BY_NAME)
+    answer = await client.ask(body, target=leader, lowest=4, highest=_LAST_BY_NAME)
     ((fetched,),) = [each.partitions for each in answer.responses]
     if fetched.error_code:
         code = ErrorCode.of(fetched.error_code).name

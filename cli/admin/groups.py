@@ -223,21 +223,21 @@ def _plan(cluster: OpenCluster, group: str, goal: Goal, topics: Topics) -> list[
 
 
 def _execute(cluster: OpenCluster, group: str, plan: Sequence[Planned]) -> list[str]:
-    wanted = {each.place: each.new for each in plan if each.new is not None}
+    wanted = {each.partition: each.new for each in plan if each.new is not None}
     codes = cluster.call(lambda client: commit_offsets(client, group, wanted))
     return [f"{code.name}: {topic}-{index}" for (topic, index), code in codes.items() if code]
 
 
 def _name(each: Planned) -> str:
-    return f"{each.place[0]}-{each.place[1]}"
+    return f"{each.partition[0]}-{each.partition[1]}"
 
 
 def _print_plan(group: str, plan: Sequence[Planned], *, executed: bool, export: bool, as_json: bool) -> None:
     if as_json:
         offsets = [
             {
-                "topic": each.place[0],
-                "partition": each.place[1],
+                "topic": each.partition[0],
+                "partition": each.partition[1],
                 "committedOffset": each.committed,
                 "newOffset": each.new,
                 "note": each.note or None,
@@ -248,9 +248,9 @@ def _print_plan(group: str, plan: Sequence[Planned], *, executed: bool, export: 
     elif export:
         for row in plan:
             if row.new is not None:
-                click.echo(f"{row.place[0]},{row.place[1]},{row.new}")
+                click.echo(f"{row.partition[0]},{row.partition[1]},{row.new}")
     else:
-        rows = [(*each.place, each.committed, each.new, each.note) for each in plan]
+        rows = [(*each.partition, each.committed, each.new, each.note) for each in plan]
         echo_table(("TOPIC", "PARTITION", "COMMITTED", "NEW", "NOTE"), rows)
 
 

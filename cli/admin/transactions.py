@@ -187,8 +187,8 @@ def _producer_row(each: PartitionProducer) -> tuple[object, ...]:
 
 def _producer_json(each: PartitionProducer) -> dict[str, Any]:
     return {
-        "topic": each.place[0],
-        "partition": each.place[1],
+        "topic": each.partition[0],
+        "partition": each.partition[1],
         "producerId": each.producer_id,
         "producerEpoch": each.epoch,
         "coordinatorEpoch": each.coordinator_epoch,
@@ -230,7 +230,7 @@ def find_hanging_(
         echo_json([_producer_json(each) for each in hanging])
         return
     if hanging:
-        rows = [(*each.place, *_producer_row(each)) for each in hanging]
+        rows = [(*each.partition, *_producer_row(each)) for each in hanging]
         echo_table(("TOPIC", "PARTITION", *_PRODUCER_COLUMNS), rows)
     else:
         partitions = "1 partition" if len(places) == 1 else f"{len(places)} partitions"

@@ -82,20 +82,20 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaClient:
-    """See the module. `timeout_ms` bounds one call with all its retries. `asks_brokers`: the addresses are
-    those of brokers, not of controllers. `spent_ms`: how long they were silent before. Raises ConfigError for
-    TLS files that cannot be read."""
+    """See the module. `timeout_ms` bounds one call with all its retries, of which `spent_ms` are over before
+    it begins. `asks_brokers`: the addresses are
+    those of brokers, not of controllers. Raises ConfigError for TLS files that cannot be read."""
 
     def __init__(
         self,
         bootstrap: Sequence[Address] | str,
         *,
         timeout_ms: int = 15_000,
+        spent_ms: int = 0,
         security: ClientSecurity | None = None,
         rng: random.Random | None = None,
         client_id: str = CLIENT_ID,
         asks_brokers: bool = True,
-        spent_ms: int = 0,
     ) -> None:
         self.asks_brokers = asks_brokers
         self._ask_again = ASK_AGAIN if asks_brokers else ASK_AGAIN | ELSEWHERE
@@ -150,30 +150,30 @@ class KafkaClient:
         return await self._asked(look, None)  # type: ignore[no-any-return]
 
     async def ask(
-        self, body: Any, *, at: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
+        self, body: Any, *, target: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
     ) -> Any:
-        """The body of the response to a request. `at`: a broker's id, or a coordinator; None: any broker. The
-        version is the highest possible one between `lowest` and `highest`."""
+        """The body of the response to a request. `target`: a broker's id, or a coordinator; None: any broker.
+        The version is the highest possible one between `lowest` and `highest`."""
         name = type(body).__name__.removesuffix("Request")
 
         async def send(connection: NodeConnection, timeout_s: float) -> Any:
             version = connection.version(name, lowest, highest)
             return (await connection.ask(body, version=version, timeout_s=timeout_s)).body
 
-        return await self._asked(send, at)
+        return await self._asked(send, target)
 
     async def ask_every_broker(self, body: Any, what: str, *, lowest: int = 0) -> list[tuple[int, Any]]:
         """The id and the response of each live broker. Raises ApiError if one refuses; `what` is what it
         does not list."""
         answers = []
         for broker in await self.brokers():
-            answer = await self.ask(body, at=broker, lowest=lowest)
+            answer = await self.ask(body, target=broker, lowest=lowest)
             self.refuse(answer.error_code, f"broker {broker} does not list {what}")
             answers.append((broker, answer))
         return answers
 
     async def _asked(
-        self, use: Callable[[NodeConnection, float], Awaitable[Any]], at: int | Coordinator | None
+        self, use: Callable[[NodeConnection, float], Awaitable[Any]], target: int | Coordinator | None
     ) -> Any:
         """The result of `use` with a connection; repeats it, maybe at another node, while a retry can
         succeed."""
@@ -183,14 +183,14 @@ class KafkaClient:
             self._rng,
             now_s=loop.time(),
             limit_ms=self.timeout_ms,
-            attempt_ms=self.timeout_ms // 2,
+            attempt_ms=(self.timeout_ms - self._spent_ms) // 2,
             spent_ms=self._spent_ms,
         )
         refused: Any = None
         while attempt_s := attempts.next_s(loop.time()):
             address = self._choice.current
             try:
-                address = await self._where(at, attempt_s)
+                address = await self._where(target, attempt_s)
                 answer = await use(await self._connection(address, attempt_s), attempt_s)
                 self._refused.answered(address)
                 code = common_refusal(answer)
@@ -222,18 +222,18 @@ class KafkaClient:
 
     # --- choice of the node
 
-    async def _where(self, at: int | Coordinator | None, timeout_s: float) -> Address:
-        match at:
+    async def _where(self, target: int | Coordinator | None, timeout_s: float) -> Address:
+        match target:
             case None:
                 return self._choice.current
             case Coordinator():
-                return await self._coordinator(at, timeout_s)
-        if at not in self._nodes:
+                return await self._coordinator(target, timeout_s)
+        if target not in self._nodes:
             await self._learn(timeout_s)
-        if at not in self._nodes:
+        if target not in self._nodes:
             known = ", ".join(map(str, sorted(self._nodes))) or "none"
-            raise ConnectionFailed(f"broker {at} is not among the live ones ({known})")
-        return self._nodes[at]
+            raise ConnectionFailed(f"broker {target} is not among the live ones ({known})")
+        return self._nodes[target]
 
     async def _learn(self, timeout_s: float) -> int:
         """Queries the addresses of the brokers; returns the controller's id, as the node knows it. A

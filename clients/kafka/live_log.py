@@ -446,7 +446,7 @@ class _GrpcNode:
         if answer is None:
             return NothingHeard(text=UNREADABLE, lasts=True)
         quorum = admin_codec.QUORUM.from_pb(answer)
-        return [VoterEnd(each.node_id, each.log_end_offset) for each in quorum.voters]
+        return [VoterEnd(each.node_id, each.log_end_offset, each.last_fetch_ms) for each in quorum.voters]
 
     async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
         if self._connection is None:

@@ -77,10 +77,10 @@ class BrokerListing(msgspec.Struct, frozen=True, kw_only=True):
 
 class AdminClient:
     """`bootstrap`: addresses of controllers, or a function that returns the current ones. `timeout_ms` bounds
-    one call with all its retries; `attempts_max` 1 disables retries, for callers that must know what
-    happened. `gives_up`: what a person has to correct first ends a call at once, for commands: a right or a
-    certificate that is refused, names that cannot be resolved. A node waits. `route`: where to connect for an
-    address. `spent_ms`: how long the addresses were silent before, for the text of an error.
+    one call with all its retries, of which `spent_ms` are over before it begins; `attempts_max` 1 disables
+    retries, for callers that must know what happened. `gives_up`: what a person has to correct first ends a
+    call at once, for commands: a right or a certificate that is refused, names that cannot be resolved. A
+    node waits. `route`: where to connect for an address.
 
     Every call raises ApiError if it is refused, ClientError if no node responds. After a ClientError, or a
     retry, a change may have been made already.
@@ -91,12 +91,12 @@ class AdminClient:
         bootstrap: Sequence[Address] | str | Callable[[], Sequence[Address]],
         *,
         timeout_ms: int = 15_000,
+        spent_ms: int = 0,
         attempts_max: int | None = None,
         tls: TlsMaterial | None = None,
         rng: random.Random | None = None,
         gives_up: bool = False,
         route: Route = direct,
-        spent_ms: int = 0,
     ) -> None:
         self._route = route
         if callable(bootstrap):
@@ -199,8 +199,8 @@ class AdminClient:
             now_s=loop.time(),
             limit_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             attempt_ms=ATTEMPT_MAX_MS,
-            most=self._attempts_max,
             spent_ms=self._spent_ms,
+            most=self._attempts_max,
         )
         hints, began_s = 0, loop.time()
         refusal: ApiError | None = None
@@ -283,12 +283,12 @@ class BlockingClient:
         bootstrap: Sequence[Address] | str,
         *,
         timeout_ms: int = 15_000,
-        tls: TlsMaterial | None = None,
         spent_ms: int = 0,
+        tls: TlsMaterial | None = None,
     ) -> None:
         self._runner = asyncio.Runner()
         self._client = AdminClient(
-            bootstrap, timeout_ms=timeout_ms, tls=tls, gives_up=True, spent_ms=spent_ms
+            bootstrap, timeout_ms=timeout_ms, spent_ms=spent_ms, tls=tls, gives_up=True
         )
 
     def __enter__(self) -> Self:

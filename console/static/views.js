@@ -146,7 +146,7 @@ export function tableView(kind) {
     const title = kind === "acls" ? "ACLs" : kind[0].toUpperCase() + kind.slice(1).replace("-", " ");
     return {
       title, command: page.command, moment: page,
-      nodes: [h("h1", {}, title), momentLine(page), kind === "acls" && (await accessForm(params, signal)), await difference(signal, DIFFERS[kind]), ...nodes],
+      nodes: [h("h1", {}, title), momentLine(page), kind === "acls" && (await accessForm(params, signal)), await difference(signal, DIFFERS[kind]), ...nodes, kind === "quorum" && voters(signal)],
     };
   };
 }
@@ -167,6 +167,18 @@ async function accessForm(params, signal) {
   return [form, h("p", { class: answer.allowed ? "sheet empty" : "error" }, word(answer.allowed ? "allowed" : "denied", answer.allowed ? "state-active" : "state-fenced"), ` ${answer.sentence}.`),
     answer.entries.length > 0 && sheet("entries that decide", ["entry", "principal", "permission", "operation", "resource", "pattern", "host"],
       answer.entries.map((each) => [h("a", { href: entityLink(each.path) }, each.path), each.principal, each.permissionType, each.operation, `${each.resourceType.toLowerCase()}/${each.resourceName}`, each.patternType, each.host]), "")];
+}
+
+/** Which voters answer now, asked of the running cluster: whatever the moment of the handle. */
+function voters(signal) {
+  const shown = (answer) => {
+    if (answer.hint) return h("p", { class: "empty sheet" }, answer.hint);
+    const said = (each) => (each.silentSinceMs === null ? each.said : `does not answer since ${timeText(each.silentSinceMs)}`);
+    return sheet("asked just now; the leader knows where the others' logs end", ["controller", "answer", "log end", "behind"], answer.rows.map((each) => [
+      h("a", { href: entityLink(`controller/${each.controller}`) }, String(each.controller)), word(said(each), each.answers ? "state-active" : "state-fenced"),
+      valueText(each.endOffset), valueText(each.behind)]), "The leader names no voter.");
+  };
+  return section("The voters now", "voters", {}, signal, shown);
 }
 
 /** Groups and their lag, asked of the running cluster now: whatever the moment of the handle. */
@@ -234,19 +246,22 @@ function heat(answer) {
       h("tbody", {}, rows.map((each) => h("tr", {}, h("th", { scope: "row" }, h("a", { href: entityLink(each.path) }, each.path.split("/").at(-1)), each.fields.leader === -1 && word(" no leader", "critical")), brokers.map((broker) => cell(each.fields, broker))))))));
 }
 
-/** Why the entity is as it is, and its states over time: sections that are there at once, and filled when the log was read. */
+/** A section that is there at once, and filled when its view is answered. */
+function section(title, view, query, signal, shown, waiting = "Asking the cluster…") {
+  const made = h("section", { "aria-busy": "true" }, h("h2", {}, title), h("p", { class: "empty sheet" }, waiting));
+  made.filled = ask(view, query, signal).then(shown, (error) => (error.name === "AbortError" ? null : h("p", { class: "empty sheet" }, error.message))).then((nodes) => {
+    if (nodes === null) return;
+    made.replaceChildren(h("h2", {}, title), ...[nodes].flat(Infinity).filter(Boolean));
+    made.removeAttribute("aria-busy");
+  });
+  return made;
+}
+
+/** Why the entity is as it is, and its states over time. */
 function story(path, params, signal, isOnDemand) {
-  const section = (title, view, more, shown) => {
-    const made = h("section", { "aria-busy": "true" }, h("h2", {}, title), h("p", { class: "empty sheet" }, "Reading the log…"));
-    made.filled = ask(view, { target: path, at: params.at, ...more }, signal).then(shown, (error) => (error.name === "AbortError" ? null : h("p", { class: "empty sheet" }, error.message))).then((nodes) => {
-      if (nodes === null) return;
-      made.replaceChildren(h("h2", {}, title), ...[nodes].flat(Infinity).filter(Boolean));
-      made.removeAttribute("aria-busy");
-    });
-    return made;
-  };
-  const why = () => section("Why", "why", { last: 20 }, chain);
-  const past = section("History", "history", {}, spans);
+  const about = (title, view, more, shown) => section(title, view, { target: path, at: params.at, ...more }, signal, shown, "Reading the log…");
+  const why = () => about("Why", "why", { last: 20 }, chain);
+  const past = about("History", "history", {}, spans);
   if (!isOnDemand || opened.has(path)) return [why(), past];
   // A topic's chain has the records of all its partitions; of a large log, that is read only when it is wanted.
   const offer = h("section", {}, h("h2", {}, "Why"), h("p", {}, "A partition's page says why it is as it is. ",

@@ -7,7 +7,6 @@ a partition twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -88,6 +87,7 @@ class Engine(Protocol):
     """What the column path requires of `metadata.replay.Replayer`."""
 
     builder: ImageBuilder
+    keeps_changes: bool
 
     def apply(self, record: object, offset: int, epoch: int, timestamp_ms: int) -> None: ...
 
@@ -140,6 +140,11 @@ class _OneByOne:
         self._engine = engine
         self._frames = frames
         self._header = header
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether partition changes in their usual forms are stored, not only checked."""
+        return self._engine.keeps_changes
 
     def __call__(self, records: Places) -> None:
         engine, frames, header = self._engine, self._frames, self._header
@@ -351,12 +356,13 @@ class Versions(NamedTuple):
         return Chunk(block, self.replica_width, self.isr_width)
 
 
-def apply_changes(
-    builder: ImageBuilder, frames: Frames, records: Places, one_by_one: Callable[[Places], None]
-) -> bool:
+def apply_changes(builder: ImageBuilder, frames: Frames, records: Places, one_by_one: _OneByOne) -> bool:
     """Applies a segment of changes; False, with nothing applied, if it is unusual."""
     is_change = frames.keys[records] == API_KEY
     groups, odd = decode_changes(frames, records[is_change])
+    if not one_by_one.keeps_changes and all(_fits(builder, group) for group in groups):
+        one_by_one(np.sort(np.concatenate([records[~is_change], odd])))
+        return True
     versions = merged(builder, groups)
     odd_rows = _odd_rows(builder, frames, odd)
     if versions is None or odd_rows is None or (len(odd_rows) and np.isin(odd_rows, versions.rows).any()):
@@ -370,6 +376,18 @@ def versions_of(builder: ImageBuilder, frames: Frames, records: Places) -> Versi
     """What changes with these ascending numbers would do; None if one is unusual."""
     groups, odd = decode_changes(frames, records)
     return None if len(odd) else merged(builder, groups)
+
+
+def _fits(builder: ImageBuilder, group: ChangeRows) -> bool:
+    """Whether replay accepts changes of one shape. What they set decides about no later record: neither their
+    leader, ISR and recovery state, nor as many directories as there are replicas."""
+    rows = rows_of(builder, group.topics, group.indexes)
+    if rows is None or group.directories is None:
+        return rows is not None
+    chunks, count = builder.topics.columns.chunks, group.directories.shape[1]
+    return all(
+        bool((chunks[at].data[N_REPLICAS, local] == count).all()) for at, _, local in split_by_chunk(rows)
+    )
 
 
 def rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) -> RowArray | None:

@@ -20,7 +20,7 @@ from metaquorum.clients.kafka.raft_messages import (
 )
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
 from metaquorum.listeners.services import Client, Features, Offered, Services, at_once
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.wire.codec import Request
 from tests.e2e.cluster import HOST, Node, client_loop
 from tests.raft.kafka_voter import REQUEST_TIMEOUT_MS, KafkaStops, KafkaVoter
@@ -58,7 +58,7 @@ class KafkaPeer:
 
         def connection() -> ClientConnection:
             place = limits.admit("KAFKA", HOST)
-            assert isinstance(place, ConnectionPlace)
+            assert isinstance(place, ConnectionSlot)
             return ClientConnection(config, services, place, self._open.add, self._open.discard)
 
         self._server = await loop.create_server(connection, HOST, self._ports[self.voter.node_id])

@@ -435,6 +435,33 @@ def test_a_running_cluster_is_followed_said_to_be_gone_and_found_again(tmp_path:
         assert "Traceback" not in errors, errors
 
 
+@needs_browser
+def test_the_quorum_says_which_controller_does_not_answer_and_since_when(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster", controllers=3, brokers=0) as cluster:
+        cluster.start()
+        leader = cluster.leader()
+        dead = next(node for node in cluster.controllers if node is not leader)
+        console = Served("--bootstrap", cluster.bootstrap, "--timeout", "5")
+        try:
+            with Browser() as browser:
+                browser.open(f"{console.url}#/quorum")
+                follows = f"follows controller {leader.node_id}"
+                found = f"document.querySelector('main').textContent.split({follows!r}).length"
+                browser.wait(f"{found} === 3", "two controllers that follow")
+                cluster.kill_all([dead])
+                browser.wait(
+                    "/does not answer since \\d/.test(document.querySelector('main').textContent)",
+                    "dead controller",
+                )
+                assert str(dead.node_id) in browser.run(
+                    "return [...document.querySelectorAll('main section tr')]"
+                    ".find(row => row.textContent.includes('does not answer')).textContent"
+                )
+        finally:
+            errors = console.end()
+        assert "Traceback" not in errors, errors
+
+
 def test_a_cluster_that_wants_a_login_is_shown_with_one_and_says_what_is_missing_without(
     tmp_path: Path,
 ) -> None:

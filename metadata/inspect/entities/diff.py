@@ -397,10 +397,11 @@ class CauseTracker:
                 self._note(path, fields_of(image, path, quorum), ChangeCause.of(step, decoded))
 
 
-def all_touched(step: WalkStep) -> Iterator[tuple[str, DecodedRecord]]:
-    """(canonical path, record) of everything that a batch may have changed."""
+def all_touched(step: WalkStep, *, partitions: bool = True) -> Iterator[tuple[str, DecodedRecord]]:
+    """(canonical path, record) of everything that a batch may have changed. Without `partitions`, what their
+    own records changed may be left out."""
     before, after = step.state_before.newest, step.state_after.newest
-    for decoded in step.records:
+    for decoded in step.records if partitions else step.records_without_partitions():
         for path in touched(decoded.record, before, after):
             yield path, decoded
             for one in falls_with(decoded.record, path, (before, after)):

@@ -80,6 +80,8 @@ class LogReplay:
         """Applies every batch before `limit` and yields each with its effect; those that `batch_filter` does
         not need are passed over together."""
         before: ReplayState | None = None
+        leaves_others = batch_filter is not None and batch_filter.leaves_others
+        leaves_all = leaves_others and batch_filter is not None and batch_filter.topics == frozenset()
         split = BatchRun.batches if batch_filter is None else partial(self._pieces, batch_filter)
         for batch in self._read(limit, split):
             if isinstance(batch, RunPart):
@@ -90,9 +92,11 @@ class LogReplay:
                     before = None
                     continue
                 before = None
+                self.engine.keeps_changes = not leaves_others
                 pass_over(self.engine, batch)
                 yield Passed(part=batch)
                 continue
+            self.engine.keeps_changes = not leaves_all
             before = self.engine.state() if before is None else before
             quorum = self.found.quorum
             self._notes.begin_step()

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 from metaquorum.metadata.features import METADATA_VERSION, METADATA_VERSION_NAMES
 from metaquorum.metadata.image import UNASSIGNED, BrokerRegistration, ControllerRegistration, PartitionInfo
 from metaquorum.metadata.records.types import (
+    BrokerRecord,
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
     UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
 )
 from metaquorum.pipeline.intervals.moments import Moment, Row, tuples
 from metaquorum.pipeline.intervals.rows import Intervals, Memory
@@ -63,8 +65,10 @@ def heard_of(record: object, before: Heard | None) -> Heard | None:
             if record.in_controlled_shutdown and state != FENCED:
                 state = SHUTDOWN
             return None if state is None else Heard(record.broker_epoch, state, directories)
-        case _:
+        case BrokerRecord() | UnregisterBrokerRecord():
             return None
+        case _:
+            return before
 
 
 class BrokerSessions:

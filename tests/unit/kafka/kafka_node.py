@@ -17,7 +17,7 @@ from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
 from metaquorum.listeners.login import SaslRules
 from metaquorum.listeners.login_rules import ListenerRules
 from metaquorum.listeners.services import Features, Offered, Services
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.wire import codec
 from metaquorum.wire.messages import MetadataResponse
 from metaquorum.wire.table import API_BY_NAME, APIS
@@ -76,7 +76,7 @@ class FakeNode:
 
     def connection(self) -> ClientConnection:
         place = self._limits.admit(self.config.listener, "127.0.0.1")
-        assert isinstance(place, ConnectionPlace)
+        assert isinstance(place, ConnectionSlot)
         return ClientConnection(self.config, self._services, place, self.open.add, self.open.discard)
 
 

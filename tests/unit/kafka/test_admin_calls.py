@@ -176,11 +176,11 @@ class Cluster:
             return None
         return min(API_BY_NAME[api].max_version, OLD.get(api, 99) if self._old else 99)
 
-    async def ask(self, body: Any, *, at: Any = None, lowest: int = 0, highest: int = 2**15 - 1) -> Any:
+    async def ask(self, body: Any, *, target: Any = None, lowest: int = 0, highest: int = 2**15 - 1) -> Any:
         api = type(body).__name__.removesuffix("Request")
         newest = await self.version(api)
         version = -1 if newest is None else min(newest, highest)
-        place = "" if at is None else f" at {shown(at)}"
+        place = "" if target is None else f" at {shown(target)}"
         span = "".join([f" from {lowest}" if lowest else "", f" to {highest}" if highest < 99 else ""])
         self.lines.append(f"asks{place}{span} {shown(body)}")
         if version < max(lowest, API_BY_NAME[api].min_version):

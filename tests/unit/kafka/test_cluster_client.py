@@ -114,7 +114,7 @@ async def test_a_coordinator_is_found_and_found_again(find: tuple[int, int], key
     body = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     async with running(*nodes) as servers:
         async with KafkaClient(servers, timeout_ms=60_000) as client:
-            assert (await client.ask(body, at=Coordinator(key_type, "g"))).error_code == 0
+            assert (await client.ask(body, target=Coordinator(key_type, "g"))).error_code == 0
     assert nodes[1].asked.count("Heartbeat") == 1
 
 
@@ -124,15 +124,15 @@ async def test_a_coordinator_that_is_refused_is_an_error() -> None:
     async with running(node) as servers:
         async with KafkaClient(servers, timeout_ms=60_000) as client:
             with pytest.raises(ApiError, match="GROUP_AUTHORIZATION_FAILED: not you"):
-                await client.ask(HeartbeatRequest(group_id="g"), at=Coordinator(0, "g"))
+                await client.ask(HeartbeatRequest(group_id="g"), target=Coordinator(0, "g"))
 
 
 async def test_the_broker_that_is_named_is_asked() -> None:
     nodes = [FakeNode({"ListGroups": lambda _: ListGroupsResponse()}) for _ in range(3)]
     async with running(*nodes) as servers:
         async with KafkaClient(servers.split(",")[0], timeout_ms=60_000) as client:
-            await client.ask(ListGroupsRequest(), at=2)
-            await client.ask(ListGroupsRequest(), at=1)
+            await client.ask(ListGroupsRequest(), target=2)
+            await client.ask(ListGroupsRequest(), target=1)
     assert [each.asked for each in nodes] == [["Metadata"], ["ListGroups"], ["ListGroups"]]
 
 
@@ -156,7 +156,7 @@ async def test_a_controller_that_is_named_is_found_at_controllers() -> None:
     async with running(*nodes) as servers:
         async with KafkaClient(servers.split(",")[0], timeout_ms=60_000) as client:
             assert (await client.ask(UNREGISTER)).error_code == 0
-            await client.ask(ListGroupsRequest(), at=0)
+            await client.ask(ListGroupsRequest(), target=0)
     assert [each.asked for each in nodes] == [
         ["UnregisterBroker", "DescribeCluster", "ListGroups"],
         ["UnregisterBroker"],

@@ -134,6 +134,20 @@ async def test_what_may_pass_is_asked_again(code: ErrorCode) -> None:
     assert service.asked == 3
 
 
+@pytest.mark.parametrize(
+    ("code", "first_asked"), [(ErrorCode.NOT_CONTROLLER, 1), (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 2)]
+)
+async def test_who_cannot_answer_is_passed_over_and_who_throttles_is_asked_again(
+    code: ErrorCode, first_asked: int
+) -> None:
+    """Neither names another address."""
+    first, second = ScriptedAdmin(), ScriptedAdmin()
+    first.script, second.script = [refusal(code), answer(1)], [answer(2)]
+    async with serving(first, second) as ports, client_of(*ports) as client:
+        assert (await client.describe_quorum()).leader_id == (1 if first_asked == 2 else 2)
+    assert (first.asked, second.asked) == (first_asked, 2 - first_asked)
+
+
 async def test_what_will_not_pass_is_raised_at_once() -> None:
     service = ScriptedAdmin()
     service.script = [refusal(ErrorCode.INVALID_REQUEST)]

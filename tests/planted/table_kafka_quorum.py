@@ -21,7 +21,7 @@ REFUSED = f"{MESSAGES}::test_what_no_node_can_mean_is_refused_by_the_form"
 OLDER = f"{MESSAGES}::test_an_older_version_carries_what_kafkas_nodes_say"
 SHARED, LED = "sim 8012..8013", "sim 8022..8023"
 """Voters of Kafka, as models, among ours in the simulator; in the second, Kafka's lead."""
-CLIENT = "tests/unit/kafka/test_cluster_client.py"
+CLUSTER_CLIENT = "tests/unit/kafka/test_cluster_client.py"
 CHANGING = "sim 9042..9066"
 """They are of Kafka 3.9, and are added and removed."""
 NAMED = f"{MESSAGES}::test_a_leader_is_named_with_its_address_from_kip_853_on"
@@ -375,8 +375,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="a leader says where it is: a voter may not know it from its log",
         source="KIP-853",
         file="raft/protocol/election.py",
-        old="leader_endpoints=state.leader_endpoints,\n    )\n    state.send(voter_id",
-        new=")\n    state.send(voter_id",
+        old='or b"",\n        leader_endpoints=state.leader_endpoints,',
+        new='or b"",\n        leader_endpoints=(),',
         caught_by=(CHANGING,),
     ),
     Bug(
@@ -386,7 +386,7 @@ KAFKA_QUORUM_BUGS = (
         file="clients/admin/cluster.py",
         old="newest.max_level == LEVEL_DYNAMIC_VOTERS",
         new="newest.max_level < LEVEL_DYNAMIC_VOTERS",
-        caught_by=(f"{CLIENT}::test_the_level_of_kraft_version_is_known_at_every_release",),
+        caught_by=(f"{CLUSTER_CLIENT}::test_the_level_of_kraft_version_is_known_at_every_release",),
     ),
     Bug(
         name="every-end-of-a-connection-asks-for-a-login",
@@ -395,7 +395,7 @@ KAFKA_QUORUM_BUGS = (
         file="clients/kafka/cluster.py",
         old="connection is not None and not connection.has_answered:",
         new="connection is not None:",
-        caught_by=(f"{CLIENT}::test_a_node_that_stops_is_not_taken_for_one_that_wants_a_login",),
+        caught_by=(f"{CLUSTER_CLIENT}::test_a_node_that_stops_is_not_taken_for_one_that_wants_a_login",),
     ),
     Bug(
         name="a-leader-without-grpc-is-waited-for",

@@ -67,11 +67,12 @@ class NodeChoice:
         if address == self.current:
             self._current = self._after(address)
 
-    def _after(self, address: Address) -> Address:
-        """The next address of the bootstrap list; after an address that is not in it, the first."""
+    def _after(self, address: Address) -> Address | None:
+        """The next address of the bootstrap list; after an address that is not in it, the first. None: the
+        list is empty by now."""
         listed = self.listed
         if address not in listed:
-            return listed[0]
+            return listed[0] if listed else None
         return listed[(listed.index(address) + 1) % len(listed)]
 
 

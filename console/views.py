@@ -310,7 +310,9 @@ class Views:
             at_least(_one_of(severity or WARNING, (DETAIL, INFO, WARNING, CRITICAL))),
             query.text.lower(),
         )
-        low, high = (None if end is None else self._offset(place_of(end)) for end in window)
+        start, until = (None if end is None else place_of(end) for end in window)
+        low = None if start is None else self._offset(start, first=True)
+        high = None if until is None else self._offset(until, first=False)
         listed = [
             event
             for event in self.strip.events
@@ -334,10 +336,11 @@ class Views:
             "command": self.command("timeline", "--severity", severity or WARNING, *about, *ends),
         }
 
-    def _offset(self, point: Point) -> int:
-        """Where a window begins or ends; a time before the log is its first record."""
+    def _offset(self, point: Point, *, first: bool) -> int:
+        """Where a window begins (`first`: with what happened at that time) or ends; a time before the log is
+        its first record."""
         if point.time_ms is not None:
-            point, _ = clock_of(self._log).place(point.time_ms)
+            point, _ = clock_of(self._log).place(point.time_ms, first=first)
         return self.moments.state(point).end_offset if point.offset is None else point.offset
 
     def records(self, start: int, count: int, entity: str) -> Answer:
@@ -453,28 +456,28 @@ class Views:
         state = self.state(where)
         wanted = text.strip().lower()
         kinds = ("moments", "entities", "acls", "settings", "events")
-        found: dict[str, list[Answer]] = {kind: [] for kind in kinds}
+        answers: dict[str, list[Answer]] = {kind: [] for kind in kinds}
         if not wanted:
-            return found
+            return answers
         try:
             point = place_of(text.strip())
-            found["moments"].append(self.moment(self.moments.state(point)))
+            answers["moments"].append(self.moment(self.moments.state(point)))
         except InspectError:
             pass  # it names no moment of this log
         paths = dict.fromkeys(
             (*_entities(state.image, wanted), *_first(continuations(text.strip(), state.image)))
         )
-        found["entities"] = [{"path": path} for path in list(paths)[:SEARCHED_MAX]]
-        found["acls"] = _first(
+        answers["entities"] = [{"path": path} for path in list(paths)[:SEARCHED_MAX]]
+        answers["acls"] = _first(
             {"path": f"acl/{uuid_to_text(entry_id)}", "text": acl_text(acl)}
             for entry_id, acl in entries_about(state.image, text.strip())
         )
-        found["settings"] = _first(
+        answers["settings"] = _first(
             {"path": row["path"], "text": f"{row['resource']}: {row['key']}={row['value']}"}
             for row in table_of("configs", state, TableQuery(text=wanted, size=SEARCHED_MAX)).rows
         )
-        found["events"] = _first(event_json(event) for event in self._mentioning(wanted))
-        return found
+        answers["events"] = _first(event_json(event) for event in self._mentioning(wanted))
+        return answers
 
     def _mentioning(self, text: str) -> Iterator[TimelineEvent]:
         return (event for event in self.strip.events if text in event.text.lower() or text in event.kind)

@@ -490,28 +490,28 @@ class _Merge:
         self._each_once = bool(first.all())
         self.after: IntArray = base.copy() if self._each_once else base[:, np.cumsum(first) - 1]
 
-    def take(self, builder: ImageBuilder, group: ChangeRows, at: Places | slice) -> bool:
-        """Takes one group, whose versions are at `at`. False if the directories do not match the replicas."""
+    def take(self, builder: ImageBuilder, group: ChangeRows, versions: Places | slice) -> bool:
+        """Takes one group, which these versions hold. False if the directories do not match the replicas."""
         after, width, named = self.after, self._width, self._is_named
         if group.leader is not None:
-            named[0, at] = True
-            after[LEADER, at] = group.leader
+            named[0, versions] = True
+            after[LEADER, versions] = group.leader
         if group.isr is not None:
-            named[1, at] = True
+            named[1, versions] = True
             n_isr, start = group.isr.shape[1], LISTS + 2 * width
-            after[N_ISR, at] = n_isr
-            after[start : start + n_isr, at] = group.isr.T
-            after[start + n_isr :, at] = PADDING
+            after[N_ISR, versions] = n_isr
+            after[start : start + n_isr, versions] = group.isr.T
+            after[start + n_isr :, versions] = PADDING
         if group.recovery is not None:
-            named[2, at] = True
-            after[FLAGS, at] = after[FLAGS, at] & ~RECOVERING_FLAG | group.recovery
+            named[2, versions] = True
+            after[FLAGS, versions] = after[FLAGS, versions] & ~RECOVERING_FLAG | group.recovery
         if group.directories is not None:
-            if (after[N_REPLICAS, at] != group.directories.shape[1]).any():
+            if (after[N_REPLICAS, versions] != group.directories.shape[1]).any():
                 return False
-            named[3, at] = True
+            named[3, versions] = True
             table = builder.topics.columns.directories
             codes = table.codes_of(group.directories.reshape(-1, 2)).reshape(len(group.indexes), -1)
-            after[LISTS + width : LISTS + width + codes.shape[1], at] = codes.T
+            after[LISTS + width : LISTS + width + codes.shape[1], versions] = codes.T
         return True
 
     def finish(self) -> None:
@@ -542,17 +542,17 @@ class _Merge:
                 after[column, taken] = after[column, source[taken]]
 
 
-def store(builder: ImageBuilder, found: Versions) -> None:
+def store(builder: ImageBuilder, versions: Versions) -> None:
     """Writes the newest version of every row, each chunk once."""
-    if not len(found.rows):
+    if not len(versions.rows):
         return
     columns = builder.topics.columns
-    rows, block = found.rows, found.after
-    if not found.first.all():
+    rows, block = versions.rows, versions.after
+    if not versions.first.all():
         last = np.ones(len(rows), dtype=bool)
-        last[:-1] = found.first[1:]
+        last[:-1] = versions.first[1:]
         rows, block = rows[last], block[:, last]
-    width, isr_width = found.replica_width, found.isr_width
+    width, isr_width = versions.replica_width, versions.isr_width
     longest = block[N_ISR]
     middle = LISTS + width
     isr_start = middle + width

@@ -229,17 +229,17 @@ def _node(home: Path, plan: ClusterPlan, controller: int, rng: Random) -> Path:
     return log
 
 
-def _state_files(directory: Path, known: dict[str, Any], end_offset: int | None) -> None:
-    epochs = [one for one in known["epochs"] if end_offset is None or one["offset"] < end_offset]
+def _state_files(directory: Path, facts: dict[str, Any], end_offset: int | None) -> None:
+    epochs = [one for one in facts["epochs"] if end_offset is None or one["offset"] < end_offset]
     table = EpochTable(tuple((one["epoch"], one["offset"]) for one in epochs))
     (directory / LEADER_EPOCHS).write_bytes(table.encode())
     state = QuorumState(
-        leader_id=epochs[-1]["leader"], epoch=epochs[-1]["epoch"], voters=tuple(known["controllers"])
+        leader_id=epochs[-1]["leader"], epoch=epochs[-1]["epoch"], voters=tuple(facts["controllers"])
     )
     (directory / QUORUM_STATE).write_bytes(state.encode())
 
 
-def _follower(writer: _LogWriter, directory: Path, known: dict[str, Any], behind: int) -> None:
+def _follower(writer: _LogWriter, directory: Path, facts: dict[str, Any], behind: int) -> None:
     """A node that has the same bytes, except for the last `behind` batches."""
     ends = list(writer.ends)
     segment, size, end_offset = ends[max(0, len(ends) - 1 - behind)]
@@ -252,7 +252,7 @@ def _follower(writer: _LogWriter, directory: Path, known: dict[str, Any], behind
     for position in writer.snapshots:
         if position.offset <= end_offset:
             shutil.copyfile(writer.directory / snapshot_name(position), directory / snapshot_name(position))
-    _state_files(directory, known, end_offset)
+    _state_files(directory, facts, end_offset)
 
 
 def _damage(plan: ClusterPlan, log: BatchLog, path: Path, home: Path) -> list[dict[str, Any]]:
@@ -334,7 +334,7 @@ def checkpoint(cluster: FleetCluster) -> Iterator[bytes]:
     brokers = [cluster.registration(broker) for broker in cluster.brokers.values()]
     yield from writer.records([FeatureLevelRecord("metadata.version", LEVEL), *cluster.controllers, *brokers])
     rows = cluster.partitions.live()
-    rows = rows[np.lexsort((rows, cluster.partitions.at.topic[rows]))]
+    rows = rows[np.lexsort((rows, cluster.partitions.columns.topic[rows]))]
     for low in range(0, len(rows), _ROWS):
         yield _partitions(writer, cluster, rows[low : low + _ROWS], None if low == 0 else int(rows[low - 1]))
     yield from writer.records(
@@ -351,7 +351,7 @@ def checkpoint(cluster: FleetCluster) -> Iterator[bytes]:
 
 def _partitions(writer: _Writer, cluster: FleetCluster, rows: Rows, last: int | None) -> bytes:
     """One batch of rows, with each topic's record before its first partition."""
-    partitions, columns = cluster.partitions, cluster.partitions.at
+    partitions, columns = cluster.partitions, cluster.partitions.columns
     topics = columns.topic[rows]
     previous = -1 if last is None else int(columns.topic[last])
     starts = np.flatnonzero(topics != np.concatenate([[previous], topics[:-1]]))

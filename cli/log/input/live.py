@@ -340,14 +340,14 @@ class LiveCopy:
             raise Failure(one_line(error)) from error
 
 
-def live_line(found: LiveLog) -> str:
+def live_line(live: LiveLog) -> str:
     """What was read, and from which node."""
-    where = address_text(*found.address)
-    snapshot = "" if found.snapshot is None else f", with the snapshot at offset {found.snapshot.offset}"
+    where = address_text(*live.address)
+    snapshot = "" if live.snapshot is None else f", with the snapshot at offset {live.snapshot.offset}"
     return (
-        f"read {offsets_text(found.start_offset, found.end_offset)}{snapshot}, of cluster"
-        f" {found.cluster_id or '(unnamed)'} from controller {found.leader_id} at {where}, leader of epoch"
-        f" {found.epoch}"
+        f"read {offsets_text(live.start_offset, live.end_offset)}{snapshot}, of cluster"
+        f" {live.cluster_id or '(unnamed)'} from controller {live.leader_id} at {where}, leader of epoch"
+        f" {live.epoch}"
     )
 
 

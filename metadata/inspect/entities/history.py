@@ -200,7 +200,7 @@ class _Follower:
     """Keeps the open rows, starting with those that hold in a state."""
 
     def __init__(
-        self, wanted: Wanted, found: FoundState, clock: Callable[[], LogClock], *, is_alone: bool = False
+        self, wanted: Wanted, state: FoundState, clock: Callable[[], LogClock], *, is_alone: bool = False
     ) -> None:
         """`is_alone`: the state before is unknown, so a resource may have keys besides those that were set.
         `clock` reads the log's clock."""
@@ -210,7 +210,7 @@ class _Follower:
         self._is_alone = is_alone
         self.is_over = False
         self._waiting: dict[str, ChangeCause] = {}
-        provenance = found.image.provenance
+        provenance = state.image.provenance
         self.open: dict[str, Span] = {
             path: Span(
                 entity=path,
@@ -219,7 +219,7 @@ class _Follower:
                 from_ms=provenance.timestamp_ms,
                 cause=None,
             )
-            for path, fields in entities_below(found.image, wanted, found.quorum)
+            for path, fields in entities_below(state.image, wanted, state.quorum)
             if not self._is_partial(path)
         }
 

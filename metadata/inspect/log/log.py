@@ -331,17 +331,15 @@ def require_one_cluster(logs: Iterable[MetadataLog]) -> None:
         )
 
 
-def decode_item(found: RecordBatch | Damage) -> list[Item]:
+def decode_item(item: RecordBatch | Damage) -> list[Item]:
     """A batch with its records or, if one cannot be decoded, the damage."""
-    if isinstance(found, Damage):
-        return [found]
+    if isinstance(item, Damage):
+        return [item]
     try:
-        return [ReadBatch(found, decode_batch(found, tolerant=True))]
+        return [ReadBatch(item, decode_batch(item, tolerant=True))]
     except (RecordDecodeError, BatchError) as error:
         return [
-            Damage(
-                file=found.file, position=found.position, offset=found.header.base_offset, reason=str(error)
-            )
+            Damage(file=item.file, position=item.position, offset=item.header.base_offset, reason=str(error))
         ]
 
 

@@ -60,7 +60,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timeout_ms(self) -> int:
-        return max(1, round(self.timeout_s * 1000))
+        return max(1, int(self.timeout_s * 1000))
 
     def open(self) -> ClusterClient:
         """A client that is not connected yet. Without --bootstrap, of the local cluster. Raises Failure."""

@@ -15,8 +15,8 @@ from metaquorum.metadata.requests import common as api
 from metaquorum.wire import messages as wire
 
 SILENT_MS = 6_000
-"""A replica that the leader has not heard from for so long is not alive: three times the fetch timeout of
-Kafka's voters, which fetch every 500 ms."""
+"""A replica that the leader has not heard from for this long is not alive. Kafka's voters fetch every
+500 ms."""
 LAG_MAX = 100
 """An observer that lags by more records is waited for; the leader decides by its own rule."""
 

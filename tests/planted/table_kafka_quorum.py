@@ -13,6 +13,7 @@ ANSWERS = "tests/unit/kafka/test_metadata_fetch.py"
 CALLS = "tests/unit/kafka/test_raft_client.py"
 PROBE = "tests/unit/server/test_voter_probe.py"
 CONFIG = "tests/unit/config/test_config.py"
+SLOW = "tests/unit/raft/test_slow_votes.py"
 MIXED = "tests/properties/test_mixed_quorums.py"
 FALLS = f"{MIXED}::test_a_new_leader_names_no_high_watermark_that_may_fall_at_kafkas_voter"
 CLAIMS = f"{MIXED}::test_a_release_that_says_no_high_watermark_claims_none"
@@ -21,7 +22,7 @@ REFUSED = f"{MESSAGES}::test_what_no_node_can_mean_is_refused_by_the_form"
 OLDER = f"{MESSAGES}::test_an_older_version_carries_what_kafkas_nodes_say"
 SHARED, LED = "sim 8012..8013", "sim 8022..8023"
 """Voters of Kafka, as models, among ours in the simulator; in the second, Kafka's lead."""
-CLIENT = "tests/unit/kafka/test_cluster_client.py"
+CLUSTER_CLIENT = "tests/unit/kafka/test_cluster_client.py"
 CHANGING = "sim 9042..9066"
 """They are of Kafka 3.9, and are added and removed."""
 NAMED = f"{MESSAGES}::test_a_leader_is_named_with_its_address_from_kip_853_on"
@@ -299,6 +300,24 @@ KAFKA_QUORUM_BUGS = (
         caught_by=(f"{MIXED}::test_a_grant_that_is_assumed_proves_no_loss", "sim 8016..8017"),
     ),
     Bug(
+        name="slow-votes-come-too-late",
+        breaks="a candidate waits longer for votes with every election that elected no one",
+        source="docs/raft.md: Timeouts; seen beside two voters of Kafka 3.9 on a busy machine",
+        file="raft/state.py",
+        old="doubled_ms(first_ms, max(0, self.election_attempts - 1), ceiling_ms)",
+        new="first_ms",
+        caught_by=(SLOW,),
+    ),
+    Bug(
+        name="refused-candidate-ends-others-elections",
+        breaks="a candidate that no pre-vote warned leaves the voters that refuse it time for an election",
+        source="docs/raft.md: Kafka's protocol",
+        file="raft/protocol/election.py",
+        old="return state.votes_patience_ms() if lost.assumed else state.backoff_ms()",
+        new="return state.backoff_ms()",
+        caught_by=(SLOW,),
+    ),
+    Bug(
         name="endpoints-outlive-their-leader",
         breaks="a leader does not announce where the leader before it listened",
         source="KIP-853, LeaderEndpoints",
@@ -376,7 +395,7 @@ KAFKA_QUORUM_BUGS = (
         source="KIP-853",
         file="raft/protocol/election.py",
         old="leader_endpoints=state.leader_endpoints,\n    )\n    state.send(voter_id",
-        new=")\n    state.send(voter_id",
+        new="leader_endpoints=(),\n    )\n    state.send(voter_id",
         caught_by=(CHANGING,),
     ),
     Bug(
@@ -386,7 +405,7 @@ KAFKA_QUORUM_BUGS = (
         file="clients/admin/cluster.py",
         old="newest.max_level == LEVEL_DYNAMIC_VOTERS",
         new="newest.max_level < LEVEL_DYNAMIC_VOTERS",
-        caught_by=(f"{CLIENT}::test_the_level_of_kraft_version_is_known_at_every_release",),
+        caught_by=(f"{CLUSTER_CLIENT}::test_the_level_of_kraft_version_is_known_at_every_release",),
     ),
     Bug(
         name="every-end-of-a-connection-asks-for-a-login",
@@ -395,7 +414,7 @@ KAFKA_QUORUM_BUGS = (
         file="clients/kafka/cluster.py",
         old="connection is not None and not connection.has_answered:",
         new="connection is not None:",
-        caught_by=(f"{CLIENT}::test_a_node_that_stops_is_not_taken_for_one_that_wants_a_login",),
+        caught_by=(f"{CLUSTER_CLIENT}::test_a_node_that_stops_is_not_taken_for_one_that_wants_a_login",),
     ),
     Bug(
         name="a-leader-without-grpc-is-waited-for",

@@ -30,5 +30,9 @@ def test_a_test_of_decisions_names_every_request_to_the_active_controller() -> N
 def test_a_test_of_answers_names_every_api() -> None:
     named = words_of("kafka") | words_of("server")
     recorded = FORWARDED.keys()  # test_forwarded_calls.py
-    missing = {api for api in API_BY_NAME.keys() - recorded if named.isdisjoint((api, f"{api}Request", f"{api}Response"))}
+    missing = {
+        api
+        for api in API_BY_NAME.keys() - recorded
+        if named.isdisjoint((api, f"{api}Request", f"{api}Response"))
+    }
     assert not missing, f"no test in tests/unit/kafka/ or server/ asks for {missing}: what does it answer?"

@@ -62,15 +62,15 @@ class ShellSession:
         commands: Iterable[ShellCommand],
         on_problem: OnProblem,
         *,
-        at: Point = END,
+        point: Point = END,
         past_corruption: bool = False,
         refresh: Callable[[], str] | None = None,
     ) -> None:
-        """Starts at `at`. `refresh` brings the copy of a running quorum's log up to date and says what it
+        """Starts at `point`. `refresh` brings the copy of a running quorum's log up to date and says what it
         holds. Raises InspectError if the place is outside the log."""
         self.log = log
         self.cursor = Cursor(log, on_problem, past_corruption=past_corruption)
-        self.cursor.seek(at)
+        self.cursor.seek(point)
         self.past_corruption = past_corruption
         self.refresh = refresh
         self.on_problem = on_problem
@@ -208,7 +208,7 @@ class Cursor:
         self.last: WalkStep | None = None
         self._on_problem = on_problem
         self._past_corruption = past_corruption
-        self._found: FoundState | None = None
+        self._state: FoundState | None = None
         self._ahead: Iterator[WalkStep] | None = None
         self._behind: deque[WalkStep] = deque()
         self._behind_bytes = 0
@@ -216,9 +216,9 @@ class Cursor:
     @property
     def found(self) -> FoundState:
         """The state here, as `state_at` gives it."""
-        if self._found is None:
+        if self._state is None:
             raise RuntimeError("the cursor has no position yet; seek first")
-        return self._found
+        return self._state
 
     @property
     def offset(self) -> int:
@@ -244,7 +244,7 @@ class Cursor:
         """Moves to `point`. Raises InspectError, without a move, if it is outside the log."""
         state = state_at(self.log, point, self._on_problem, past_corruption=self._past_corruption)
         self._know_quorum(state)
-        self._found, self._ahead, self.last = state, None, None
+        self._state, self._ahead, self.last = state, None, None
         self._behind.clear()
         self._behind_bytes = 0
         return state
@@ -268,7 +268,7 @@ class Cursor:
             self._ahead = None
             return None
         self._keep(step)
-        self._found = FoundState(state=step.state_after, snapshot="", quorum=step.quorum_after)
+        self._state = FoundState(state=step.state_after, snapshot="", quorum=step.quorum_after)
         self.last = step
         return step
 
@@ -284,28 +284,28 @@ class Cursor:
             return None
         step = self._behind.pop()
         self._behind_bytes -= len(step.batch.data)
-        self._found = FoundState(state=step.state_before, snapshot="", quorum=step.quorum_before)
+        self._state = FoundState(state=step.state_before, snapshot="", quorum=step.quorum_before)
         self._ahead, self.last = None, None
         return step
 
     def search(self, wanted: Callable[[WalkStep], bool]) -> WalkStep | None:
         """Moves behind the first batch for which `wanted` is true. None, without a move, if there is none."""
-        origin = (self._found, self.last, tuple(self._behind), self._behind_bytes)
+        origin = (self._state, self.last, tuple(self._behind), self._behind_bytes)
         match: WalkStep | None = None
         try:
             while match is None and (step := self.next()) is not None:
                 match = step if wanted(step) else None
         finally:
             if match is None:  # also after an interrupt or an error in `wanted`
-                self._found, self.last, behind, self._behind_bytes = origin
+                self._state, self.last, behind, self._behind_bytes = origin
                 self._behind = deque(behind)
                 self._ahead = None
         return match
 
-    def _know_quorum(self, found: FoundState) -> None:
+    def _know_quorum(self, state: FoundState) -> None:
         """Finds the leader. Snapshots do not name it: its election may be before the loaded one."""
         if not self.log.is_checkpoint:
-            with_quorum(self.log, found)
+            with_quorum(self.log, state)
 
     def _keep(self, step: WalkStep) -> None:
         self._behind.append(step)

@@ -59,7 +59,11 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timeout_ms(self) -> int:
-        return max(1, int(self.timeout_s * 1000))
+        return max(1, round(self.timeout_s * 1000))
+
+    @property
+    def _spent_ms(self) -> int:
+        return round(self.spent_s * 1000)
 
     @property
     def _spent_ms(self) -> int:

@@ -158,14 +158,14 @@ def _voters(ask: Callable[[float], list[VoterReport]]) -> list[dict[str, Any]]:
         raise InspectError(f"the voters are unknown: {error.format_message()}") from error
     return [
         {
-            "controller": each.node_id,
-            "answers": each.is_in_order,
-            "said": each.said,
-            "silentSinceMs": each.silent_since_ms,
-            "endOffset": each.end_offset if each.end_offset >= 0 else None,
-            "behind": each.behind,
+            "controller": report.node_id,
+            "answers": report.is_in_order,
+            "said": report.said,
+            "silentSinceMs": report.silent_since_ms,
+            "endOffset": report.end_offset if report.end_offset >= 0 else None,
+            "behind": report.behind,
         }
-        for each in reports
+        for report in reports
     ]
 
 

@@ -152,5 +152,5 @@ def kind_text(kind: Any) -> str:
         return " and ".join(kind_text(each) for each in arguments) + ", in parentheses"
     if origin is Sequence:
         return "a list of strings" if arguments[0] is str else "a list"
-    texts = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
-    return texts.get(kind) or f"a {kind.__name__}"
+    plain = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
+    return plain.get(kind) or f"a {kind.__name__}"

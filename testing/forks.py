@@ -33,9 +33,9 @@ def _sockets_at(ports: Collection[int]) -> Iterator[int]:
 
 def _port_of(descriptor: int) -> int | None:
     """Its own port; None if it has none."""
-    found = socket.socket(fileno=descriptor)
+    own_socket = socket.socket(fileno=descriptor)
     try:
-        address = found.getsockname()
+        address = own_socket.getsockname()
     finally:
-        found.detach()
+        own_socket.detach()
     return address[1] if isinstance(address, tuple) else None

@@ -205,13 +205,13 @@ class KafkaClient:
             except (TlsFailed, LoginRefused, WrongProtocol) as error:
                 raise ClientError(f"{address_text(*address)}: {error}") from error
             except (ConnectionFailed, TimeoutError) as failed:
-                error = self._judged(address, failed)
-                if not (attempts.problem and isinstance(error, TimeoutError) and attempts.is_cut_short):
+                judged = self._judged(address, failed)
+                if not (attempts.problem and isinstance(judged, TimeoutError) and attempts.is_cut_short):
                     refused = None
                     if attempts.failed(
                         address,
-                        str(error) or "no answer",
-                        lasts=isinstance(error, HostUnknown | LoginRefused),
+                        str(judged) or "no answer",
+                        lasts=isinstance(judged, HostUnknown | LoginRefused),
                     ):
                         raise ClientError(attempts.problem) from failed
                 self._forget(address)

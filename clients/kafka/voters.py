@@ -60,11 +60,11 @@ def voter_ends(body: wire.DescribeQuorumResponse) -> Sequence[VoterEnd] | Nothin
         return NothingHeard(text=f"it refuses DescribeQuorum: {name}", is_silent=False)
     return [
         VoterEnd(
-            each.replica_id,
-            each.log_end_offset,
-            each.last_fetch_timestamp if each.last_fetch_timestamp > 0 else None,
+            voter.replica_id,
+            voter.log_end_offset,
+            voter.last_fetch_timestamp if voter.last_fetch_timestamp > 0 else None,
         )
-        for each in partition.current_voters
+        for voter in partition.current_voters
     ]
 
 

@@ -345,7 +345,7 @@ class Views:
 
     def records(self, start: int, count: int, entity: str) -> Answer:
         """Records from an offset on, with the entities that each is about."""
-        first = max(start, self._log.start_offset)
+        first, count = max(start, self._log.start_offset), min(count, RECORDS_MAX)
         log = self._log
         end = max(log.start_offset, clock_of(log).end_offset)
         namer = (
@@ -357,7 +357,7 @@ class Views:
         )
         rows: list[Answer] = []
         for item in log.items(first or None):
-            if len(rows) >= min(count, RECORDS_MAX):
+            if len(rows) >= count:
                 break
             if isinstance(item, Damage):
                 if item.offset >= first:

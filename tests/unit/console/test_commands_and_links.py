@@ -13,6 +13,7 @@ import click
 import pytest
 
 from metaquorum.cli.main import main
+from metaquorum.console import views
 from metaquorum.console.app import application
 from metaquorum.console.tables import GROUP_COLUMNS, TABLES
 from metaquorum.console.views import Views
@@ -85,6 +86,9 @@ def test_the_command_of_a_question_prints_its_answer(asked: Asked) -> None:
         bisected = asked.view("bisect", predicate="leaderless() < 2", **ends)
         (own,) = lines_of(bisected["command"])
         assert {name: bisected[name] for name in own} == own
+    events = asked.view("events", size=1000)
+    assert events["events"] == [line for line in lines_of(events["command"]) if "severity" in line]
+    assert {each["severity"] for each in events["events"]} == {"warning", "critical"}
     for text in ("Broker 1 ", "leader changed"):
         found = asked.view("events", severity="info", text=text, size=1000)["events"]
         every = asked.view("events", severity="info", size=1000)["events"]
@@ -100,6 +104,27 @@ def test_the_command_of_a_question_prints_its_answer(asked: Asked) -> None:
             some = asked.view("diff", entity=entity, show=kind, text="TOPIC", start=1, size=2, **window)
             expected = [each for each in changes if each["change"] == kind and "topic" in each["entity"]]
             assert (some["changes"], some["count"]) == (expected[1:3], len(expected))
+
+
+def test_long_answers_are_cut(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {
+        "overview": asked.view("overview")["problems"],
+        "records": asked.view("records", size=50)["records"],
+        "history": asked.view("history", target="broker/1")["spans"],
+        "entity": asked.view("entity", path="broker")["entities"],
+    }
+    for name in ("_PROBLEMS_MAX", "RECORDS_MAX", "SPANS_MAX", "ENTITIES_MAX", "SEARCHED_MAX"):
+        monkeypatch.setattr(views, name, 3)
+    assert asked.view("overview")["problems"] == whole["overview"][:3]
+    assert asked.view("records", size=50)["records"] == whole["records"][:3]
+    assert asked.view("records", size=2)["records"] == whole["records"][:2]
+    spans = asked.view("history", target="broker/1")["spans"]
+    assert len(spans) == 3 and all(span in whole["history"] for span in spans)
+    entities = asked.view("entity", path="broker")
+    assert entities["entities"] == whole["entity"][:3] and entities["isCut"]
+    monkeypatch.setattr(views, "ENTITIES_MAX", len(whole["entity"]))
+    assert not asked.view("entity", path="broker")["isCut"]
+    assert len(asked.view("search", text="a")["entities"]) == 3
 
 
 def test_the_command_of_records_dumps_them(asked: Asked) -> None:

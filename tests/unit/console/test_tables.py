@@ -237,6 +237,7 @@ def test_filters_sorts_and_pages_are_those_of_plain_python(asked: Asked) -> None
     shows["partitions"] = shows["topics"] = (*SHOWS, f"broker={broker}", f"leader={broker}", "broker=99")
     for kind, (columns, _) in TABLES.items():
         rows = whole(asked, kind, at)
+        assert len(set(columns)) == len(columns) and set(columns) - set(NOT_HERE) <= set(rows[0])
         cells = sorted({text_of(cell) for row in rows for cell in row.values()}) or [""]
         texts = [
             "",

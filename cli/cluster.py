@@ -65,10 +65,6 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     def _spent_ms(self) -> int:
         return round(self.spent_s * 1000)
 
-    @property
-    def _spent_ms(self) -> int:
-        return round(self.spent_s * 1000)
-
     def open(self, client_id: str = CLIENT_ID) -> OpenCluster:
         """A client that is not connected yet. Raises Failure and ConfigError."""
         try:

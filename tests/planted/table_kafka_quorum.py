@@ -308,8 +308,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="DescribeQuorum names a voter whose directory is unknown by the zero id",
         source="KIP-853, DescribeQuorum 2",
         file="listeners/forwarded/cluster.py",
-        old="(each.directory_id or ZERO_ID) if",
-        new="each.directory_id if",
+        old="(replica.directory_id or ZERO_ID) if",
+        new="replica.directory_id if",
         caught_by=("tests/unit/kafka/test_direct_answers.py",),
     ),
     Bug(

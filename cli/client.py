@@ -53,6 +53,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap: str | None
     timeout_s: float
     tls: TlsOptions
+    command_config: Path | None = None
+    """For commands that may also ask controllers in Kafka's protocol."""
     spent_s: float = 0.0
     """How much of the time limit is over already."""
 
@@ -163,7 +165,7 @@ class ClusterClient:
     def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions, spent_s: float = 0.0) -> None:
         material = tls.material()
         self._timeout_s = timeout_s
-        timeout_ms, spent_ms = max(1, int(timeout_s * 1000)), int(spent_s * 1000)
+        timeout_ms, spent_ms = max(1, round(timeout_s * 1000)), round(spent_s * 1000)
         try:
             self._client = BlockingClient(bootstrap, timeout_ms=timeout_ms, spent_ms=spent_ms, tls=material)
         except ClientError as error:

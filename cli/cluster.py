@@ -59,11 +59,11 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timeout_ms(self) -> int:
-        return max(1, int(self.timeout_s * 1000))
+        return max(1, round(self.timeout_s * 1000))
 
     @property
     def _spent_ms(self) -> int:
-        return int(self.spent_s * 1000)
+        return round(self.spent_s * 1000)
 
     def open(self, client_id: str = CLIENT_ID) -> OpenCluster:
         """A client that is not connected yet. Raises Failure and ConfigError."""
@@ -98,6 +98,13 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         spent_s = time.monotonic() - began_s
         counted_s = 0.0 if spent_s < self._look_s else min(spent_s, self.timeout_s - _LEAST_S)
         return msgspec.structs.replace(self, by_kafka=by_kafka, spent_s=max(0.0, counted_s))
+
+    def settled_or_failed(self) -> ClusterOptions:
+        """Like `settled`, for commands. Raises Failure and ConfigError."""
+        try:
+            return self.settled()
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
 
     @property
     def _look_s(self) -> float:
@@ -195,7 +202,7 @@ def controllers_option(command: F) -> F:
         controllers = None
         is_local = options.bootstrap is None and (Path(DEFAULT_DIRECTORY) / MANIFEST).is_file()
         if bootstrap_controllers is not None or is_local:
-            options = _settled(msgspec.structs.replace(options, controllers=bootstrap_controllers))
+            options = msgspec.structs.replace(options, controllers=bootstrap_controllers).settled_or_failed()
             if not options.by_kafka:
                 controllers = ClientOptions(
                     bootstrap=bootstrap_controllers,
@@ -230,13 +237,6 @@ def also_controllers(command: F) -> F:
         return command(*args, options=msgspec.structs.replace(options, controllers=controllers), **more)
 
     return wrapped  # type: ignore[return-value]
-
-
-def _settled(options: ClusterOptions) -> ClusterOptions:
-    try:
-        return options.settled()
-    except ClientError as error:
-        raise Failure(one_line(error)) from error
 
 
 class OpenCluster:

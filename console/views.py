@@ -310,7 +310,9 @@ class Views:
             at_least(_one_of(severity or WARNING, (DETAIL, INFO, WARNING, CRITICAL))),
             query.text.lower(),
         )
-        low, high = (None if end is None else self._offset(place_of(end)) for end in window)
+        start, until = (None if end is None else place_of(end) for end in window)
+        low = None if start is None else self._offset(start, first=True)
+        high = None if until is None else self._offset(until, first=False)
         listed = [
             event
             for event in self.strip.events
@@ -334,15 +336,16 @@ class Views:
             "command": self.command("timeline", "--severity", severity or WARNING, *about, *ends),
         }
 
-    def _offset(self, point: Point) -> int:
-        """Where a window begins or ends; a time before the log is its first record."""
+    def _offset(self, point: Point, *, first: bool) -> int:
+        """Where a window begins (`first`: with what happened at that time) or ends; a time before the log is
+        its first record."""
         if point.time_ms is not None:
-            point, _ = clock_of(self._log).place(point.time_ms)
+            point, _ = clock_of(self._log).place(point.time_ms, first=first)
         return self.moments.state(point).end_offset if point.offset is None else point.offset
 
     def records(self, start: int, count: int, entity: str) -> Answer:
         """Records from an offset on, with the entities that each is about."""
-        first = max(start, self._log.start_offset)
+        first, count = max(start, self._log.start_offset), min(count, RECORDS_MAX)
         log = self._log
         end = max(log.start_offset, clock_of(log).end_offset)
         namer = (
@@ -354,7 +357,7 @@ class Views:
         )
         rows: list[Answer] = []
         for item in log.items(first or None):
-            if len(rows) >= min(count, RECORDS_MAX):
+            if len(rows) >= count:
                 break
             if isinstance(item, Damage):
                 if item.offset >= first:

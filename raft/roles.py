@@ -372,6 +372,9 @@ class Candidate:
     """Voter ids. Once the others are no majority, the election is lost."""
     backoff_until_ms: int | None = None
     """Set once it has lost: the end of a random pause, so that two losers do not collide again."""
+    assumed: bool = False
+    """Whether voters without pre-votes were asked for nothing before: they were not asked whether this log is
+    behind theirs."""
     role: Role = field(default=Role.CANDIDATE, init=False)
 
 

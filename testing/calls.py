@@ -109,12 +109,10 @@ def _problem_of_number(name: str, value: Real) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    """In one line of some length, whatever it is."""
     try:
-        text = repr(value)
-    except Exception:
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 60 and text.isprintable() else f"a {type(value).__name__}"
+        return repr(value)
+    except Exception:  # of a value of the test
+        return f"a {type(value).__name__}"
 
 
 def _fits(kind: Any, value: Any) -> bool:
@@ -142,8 +140,8 @@ def kind_text(kind: Any) -> str:
     """What to write for a parameter of this type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        texts = dict.fromkeys(kind_text(each) for each in arguments if each is not types.NoneType)
-        return " or ".join(texts)
+        choices = (kind_text(each) for each in arguments if each is not types.NoneType)
+        return " or ".join(dict.fromkeys(choices))
     if origin is Callable:
         return "a function"
     if origin is Mapping:
@@ -152,5 +150,5 @@ def kind_text(kind: Any) -> str:
         return " and ".join(kind_text(each) for each in arguments) + ", in parentheses"
     if origin is Sequence:
         return "a list of strings" if arguments[0] is str else "a list"
-    plain = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
-    return plain.get(kind) or f"a {kind.__name__}"
+    texts: dict[Any, str] = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
+    return texts.get(kind) or f"a {kind.__name__}"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from metaquorum.lines import one_line
+
 
 class ClusterError(Exception):
-    """The cluster cannot do what was asked."""
+    """The cluster cannot do what was asked. Its text is one line, whatever is in it."""
+
+    def __init__(self, text: object) -> None:
+        super().__init__(one_line(text))
 
 
 class ClusterTimeoutError(ClusterError):

@@ -33,9 +33,9 @@ def _sockets_at(ports: Collection[int]) -> Iterator[int]:
 
 def _port_of(descriptor: int) -> int | None:
     """Its own port; None if it has none."""
-    own_socket = socket.socket(fileno=descriptor)
+    opened = socket.socket(fileno=descriptor)
     try:
-        address = own_socket.getsockname()
+        address = opened.getsockname()
     finally:
-        own_socket.detach()
+        opened.detach()
     return address[1] if isinstance(address, tuple) else None

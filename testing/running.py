@@ -49,6 +49,7 @@ from metaquorum.testing.network import ClusterNetwork, Network
 from metaquorum.testing.node import ClusterNode, TestNode
 from metaquorum.testing.releases import versions_of
 from metaquorum.testing.time_control import TimeControl
+from metaquorum.wire.errors import EncodeError
 
 T = TypeVar("T")
 
@@ -676,7 +677,7 @@ class RunningCluster(CheckedCalls):
         except ClusterTimeoutError as error:
             nodes = [f"{node.name} {'runs' if node.is_up else 'is down'}" for node in self._nodes.values()]
             raise ClusterTimeoutError(f"{error}; {', '.join(nodes)}") from error
-        except (ApiError, ClientError) as error:
+        except (ApiError, ClientError, EncodeError, UnicodeError) as error:
             raise ClusterError(f"{what}: {error}") from error
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:

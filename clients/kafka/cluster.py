@@ -83,8 +83,8 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 class KafkaClient:
     """See the module. `timeout_ms` bounds one call with all its retries, of which `spent_ms` are over before
-    it begins. `asks_brokers`: the addresses are
-    those of brokers, not of controllers. Raises ConfigError for TLS files that cannot be read."""
+    it begins. `asks_brokers`: the addresses are those of brokers, not of controllers. Raises ConfigError for
+    TLS files that cannot be read."""
 
     def __init__(
         self,
@@ -208,11 +208,8 @@ class KafkaClient:
                 judged = self._judged(address, failed)
                 if not (attempts.problem and isinstance(judged, TimeoutError) and attempts.is_cut_short):
                     refused = None
-                    if attempts.failed(
-                        address,
-                        str(judged) or "no answer",
-                        lasts=isinstance(judged, HostUnknown | LoginRefused),
-                    ):
+                    lasts = isinstance(judged, HostUnknown | LoginRefused)
+                    if attempts.failed(address, str(judged) or "no answer", lasts=lasts):
                         raise ClientError(attempts.problem) from failed
                 self._forget(address)
             await asyncio.sleep(attempts.wait_s(loop.time()))

@@ -30,7 +30,7 @@ from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.rpc.channels import Route, direct, open_channel
 from metaquorum.rpc.messages import admin as codec
 from metaquorum.rpc.messages.brokers import BROKER
-from metaquorum.rpc.messages.errors import error_from_pb, leader_from_pb
+from metaquorum.rpc.messages.errors import NO_GRPC, error_from_pb, leader_from_pb
 from metaquorum.rpc.reach import SPEAKS_KAFKA, UNREADABLE, Reasons, lasts
 
 ATTEMPT_MAX_MS = 5_000
@@ -44,6 +44,9 @@ ASK_AGAIN = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
+
+WITHOUT_GRPC_S = 2.0
+"""How long a new leader's gRPC listener may be unknown before a command ends."""
 
 _REFUSED = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
 
@@ -199,7 +202,7 @@ class AdminClient:
             spent_ms=self._spent_ms,
             most=self._attempts_max,
         )
-        hints = 0
+        hints, began_s = 0, loop.time()
         refusal: ApiError | None = None
         while attempt_s := attempts.next_s(loop.time()):
             address = self.address
@@ -220,6 +223,7 @@ class AdminClient:
                 attempts.failed(address, str(refusal))
                 if refusal.code not in ask_again:
                     raise refusal
+                self._end_without_grpc(refusal, loop.time() - began_s)
                 hint = leader_from_pb(answer.error)
                 if hint is not None and (hint.host, hint.port) != address:
                     hints += 1
@@ -231,6 +235,12 @@ class AdminClient:
             hints = 0
             await asyncio.sleep(attempts.wait_s(loop.time()))
         raise refusal or ClientError(attempts.text("quorum"))
+
+    def _end_without_grpc(self, refusal: ApiError, spent_s: float) -> None:
+        """Raises for a command, if the leader has no gRPC listener: none of these addresses leads to it."""
+        if self._gives_up and NO_GRPC in refusal.message and spent_s >= WITHOUT_GRPC_S:
+            text = f"{refusal.message}: give --bootstrap-controllers its listener for Kafka's protocol"
+            raise ApiError(refusal.code, text, refusal.leader_hint)
 
     def _is_over(
         self, error: grpc.aio.AioRpcError, problem: str, address: Address, attempts: Attempts

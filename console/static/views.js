@@ -56,13 +56,13 @@ async function difference(signal, entity) {
     more && h("p", {}, more, h("a", { href: link("diff", { at, since, entity }) }, "All differences")));
 }
 
-function changesTable(changes) {
+function changesTable(changes, isOneBatch = false) {
   const rows = changes.flatMap((each) => Object.entries(each.fields).map(([name, field], number) => [
     number ? "" : h("span", {}, word(each.change, each.change), " ", h("a", { href: entityLink(each.entity) }, each.entity)),
     h("td", { class: "time" }, name), h("td", { class: "long" }, valueText(field.old)), h("td", { class: "long" }, valueText(field.new)),
-    field.cause ? recordLink(field.cause.offset, `${field.cause.offset} ${field.cause.type}`) : "in a snapshot only",
+    ...(isOneBatch ? [] : [field.cause ? recordLink(field.cause.offset, `${field.cause.offset} ${field.cause.type}`) : "in a snapshot only"]),
   ]));
-  return sheet("differences", ["entity", "field", "before", "after", "changed by"], rows, "");
+  return sheet("differences", ["entity", "field", "before", "after", ...(isOneBatch ? [] : ["changed by"])], rows, "");
 }
 
 export async function overview(params, signal) {
@@ -205,10 +205,11 @@ export async function entity(params, signal) {
   const isTopic = kind === "topic" && answer.path.split("/").length === 2;
   const own = answer.entities.filter((each) => !isTopic || !each.path.startsWith(`${answer.path}/`));
   const nodes = [h("h1", {}, answer.path), momentLine(answer)];
-  if (!answer.exists) nodes.push(h("p", { class: "empty sheet" }, `${answer.path} does not exist at this moment${answer.hint}. Its history below shows when it did.`));
+  if (!answer.exists) nodes.push(h("p", { class: "empty sheet" }, `${answer.path} does not exist at this moment${answer.hint}. Its history below shows when it did, if ever.`));
   nodes.push(await difference(signal, path));
-  const [why, past] = story(answer.path, params, signal, isTopic);
-  nodes.push(h("div", { class: "columns" }, h("section", {}, isTopic && answer.exists && heat(answer), h("h2", {}, "State"), own.map(fields)), why));
+  const [why, past] = story(answer.path, params, signal, isTopic && answer.exists);
+  const state = answer.exists && h("section", {}, isTopic && heat(answer), h("h2", {}, "State"), own.map(fields));
+  nodes.push(state ? h("div", { class: "columns" }, state, why) : why);
   nodes.push(past, h("p", {}, h("a", { href: link("events", { entity: answer.path, severity: "info", ...moments() }) }, "events about it"), " · ",
     h("a", { href: link("records", { entity: answer.path, ...moments() }) }, "records about it")));
   return { title: answer.path, command: answer.command, moment: answer, nodes };
@@ -415,7 +416,7 @@ export async function find(params, signal) {
   const form = h("form", { class: "bar" }, box, h("button", {}, "Find the first moment where it is false"));
   form.addEventListener("submit", (event) => { event.preventDefault(); change({ predicate: box.value }); });
   const nodes = [h("h1", {}, "Find a moment"), h("p", {}, "Write a condition in the language of metaquorum log bisect; the answer is the first record after which it is false."), form,
-    h("p", {}, "For example ", EXAMPLES.map((each) => [h("a", { href: link("find", { ...moments(), predicate: each }) }, h("code", {}, each)), " "]))];
+    h("p", {}, "For example:"), h("ul", {}, EXAMPLES.map((each) => h("li", {}, h("a", { href: link("find", { ...moments(), predicate: each }) }, h("code", {}, each)))))];
   let command = "";
   if (params.predicate) {
     try {
@@ -436,7 +437,7 @@ function result(answer) {
   if (!answer.turnedFalse) return h("p", { class: "error" }, `It never turns false up to offset ${answer.endOffset}.`);
   return h("section", {}, h("p", { class: "error" }, `It turned false at `, recordLink(answer.offset), ` (${timeText(answer.createTime)}). `,
     h("button", { type: "button", onclick: () => go(link("overview", { at: `${answer.offset}+` })) }, "Go to this moment")),
-  h("h2", {}, "What its batch changed"), changesTable(answer.changes.slice(0, 50)));
+  h("h2", {}, "What its batch changed"), changesTable(answer.changes.slice(0, 50), true));
 }
 
 export async function search(params, signal) {

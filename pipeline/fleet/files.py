@@ -7,12 +7,13 @@ OUT/truth/fleet.json, OUT/truth/NAME.json
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import shutil
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from random import Random
@@ -71,20 +72,34 @@ Progress = Callable[[dict[str, Any]], None]
 def write_fleet(
     plan: FleetPlan, out: Path, *, jobs: int = 1, on_cluster: Progress | None = None
 ) -> dict[str, Any]:
-    """Writes a whole fleet below `out`, which must be empty or absent. Returns its summary (fleet.json).
+    """Writes a whole fleet below `out`, which must be empty or absent. Returns its summary (fleet.json). What
+    ends it early, such as Ctrl-C or a full disk, leaves nothing of it.
 
     `jobs` processes share the clusters. `on_cluster` gets each cluster's summary when it is written. Raises
     FileExistsError for a folder that is not empty, OSError from the disk.
     """
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"{out} is not empty; give a new directory")
+    is_new = not out.exists()
+    try:
+        return _written(plan, out, jobs, on_cluster)
+    except BaseException:
+        for made in (out / CLUSTERS, out / TRUTH):
+            shutil.rmtree(made, ignore_errors=True)
+        if is_new:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _written(plan: FleetPlan, out: Path, jobs: int, on_cluster: Progress | None) -> dict[str, Any]:
     (out / CLUSTERS).mkdir(parents=True)
     (out / TRUTH).mkdir()
     summaries = []
-    for summary in _each(plan, out, jobs):
-        summaries.append(summary)
-        if on_cluster is not None:
-            on_cluster(summary)
+    with contextlib.closing(_each(plan, out, jobs)) as each:  # before anything is removed, no process writes
+        for summary in each:
+            summaries.append(summary)
+            if on_cluster is not None:
+                on_cluster(summary)
     summaries.sort(key=lambda one: str(one["name"]))
     fleet = {
         "plan": structs.asdict(plan),
@@ -96,7 +111,7 @@ def write_fleet(
     return fleet
 
 
-def _each(plan: FleetPlan, out: Path, jobs: int) -> Iterator[dict[str, Any]]:
+def _each(plan: FleetPlan, out: Path, jobs: int) -> Generator[dict[str, Any], None, None]:
     if jobs < 2 or plan.clusters < 2:
         for cluster in cluster_plans(plan):
             yield write_cluster(cluster, out)

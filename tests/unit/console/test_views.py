@@ -22,9 +22,13 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.spans import under_min_isr
 from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.settings.acls import Operation, ResourceType
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.uuids import uuid_to_text
 from tests.conftest import shared_data_path
 from tests.unit.console.asked import PORT, TOKEN, Asked, AskedPage
+from tests.unit.metadata.made_logs import STORY, make_node
 
 MOMENTS = 50
 UPGRADE = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade"
@@ -193,6 +197,19 @@ def test_a_record_is_shown_down_to_its_bytes(asked: Asked) -> None:
             assert names.get(field, {"meaning": value})["meaning"] == value
         kinds.add((row["type"], len(names) > 1))
     assert kinds and all(is_split for _, is_split in kinds)
+
+
+def test_tags_of_a_newer_release_are_the_last_bytes_of_their_record(tmp_path: Path) -> None:
+    tags = ((9, b"new"), (11, b""))
+    records = [r.TopicRecord("a", bytes(15) + b"\x01", tags), r.TopicRecord("b", bytes(15) + b"\x02")]
+    make_node(PosixDisk(), [*STORY, (2, records)], home=str(tmp_path))
+    tagged, plain = (Asked(tmp_path).view("record", offset=at)["parts"] for at in (15, 16))
+    assert [part["name"] for part in tagged] == [part["name"] for part in plain]
+    assert (tagged[-1]["name"], tagged[-1]["hex"], plain[-1]["hex"]) == (
+        *("tagged fields", "02" + "0903" + b"new".hex() + "0b00"),
+        "00",
+    )
+    assert [part["meaning"] for part in tagged[3:5]] == ["a", uuid_to_text(records[0].topic_id)]
 
 
 def test_secrets_are_nowhere(asked: Asked) -> None:

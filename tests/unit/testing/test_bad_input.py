@@ -121,6 +121,28 @@ def test_every_value_that_cannot_be_is_one_line_that_names_the_parameter() -> No
         assert cluster.create_topic("a") == "a"
 
 
+STRANGE = ["", "\ud800", "x" * 40_000, "a\nb", "\x00"]
+"""Strings that nothing can be called."""
+
+
+def test_strings_and_numbers_that_name_nothing_are_one_line() -> None:
+    """Those of a right type, at which Kafka's protocol or the cluster itself stops."""
+    tried = 0
+    with Cluster(timeout_s=0.3) as cluster:
+        for name in ("add_user", "create_topic", "delete_topic", "lag", "leader", "messages", "rebalance"):
+            method = getattr(Cluster, name)
+            for parameter, kind in parameters(method).items():
+                is_text = kind is str or str in typing.get_args(kind)
+                for value in STRANGE if is_text else [2**31 - 1] if kind in (int, int | None) else []:
+                    try:
+                        method(cluster, **{**needed(method), parameter: value})
+                    except ClusterError as error:
+                        tried += 1
+                        assert str(error).isprintable() and len(str(error)) < 1_000
+        assert tried > 20
+        assert cluster.active_controller == 0
+
+
 def test_every_wish_that_cannot_be_is_one_line_that_names_it() -> None:
     for name, kind in {"brokers": int, "controllers": int, **typing.get_type_hints(Wishes)}.items():
         for value in [*wrong(kind)] if name != "seed" else [True, "3", 1.5, math.nan]:

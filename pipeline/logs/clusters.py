@@ -166,8 +166,8 @@ def _names(name: str, clusters: list[_Cluster]) -> list[str]:
 def _merged(name: str, own_name: str, cluster: _Cluster, first: _Cluster) -> MergedHistory:
     logs = []
     for log in cluster.logs:
-        place = msgspec.structs.replace(log.location, cluster=own_name)
-        logs.append(msgspec.structs.replace(log, place=place))
+        location = msgspec.structs.replace(log.location, cluster=own_name)
+        logs.append(msgspec.structs.replace(log, location=location))
     merged = merge_logs(own_name, logs)
     if cluster is first:
         return merged

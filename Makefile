@@ -114,7 +114,7 @@ size: setup
 planted: setup
 	$(BIN)/python -m tests.planted $(BUG)
 
-# Small mistakes in the code, made by machine: 40 in each of eleven layers, about an hour on two idle cores.
+# Small mistakes in the code, made by machine: 40 in each of thirteen layers, more than an hour on two idle cores.
 # make mutants LAYER=storage MUTANTS=all SEED=2 judges more; SEED draws other samples. Results: docs/mutants.md.
 mutants: setup
 	$(BIN)/python -m tests.mutants $(if $(LAYER),--layer $(LAYER)) $(if $(MUTANTS),--count $(MUTANTS)) \

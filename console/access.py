@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import IntEnum
 from typing import Any
 
@@ -41,14 +42,10 @@ def access(image: MetadataImage, principal: str, operation: str, resource: str, 
         for entry_id, acl in list_acls(image, matching)
         if acl.principal in (principal, WILDCARD_PRINCIPAL)
     ]
-    hosts = {acl.host for _, acl in own if _denies(acl, asked) or acl.operation in kinds}
+    hosts = {acl.host for _, acl in own if _denies(acl, asked) or _allows(acl, kinds)}
     entries = [entry for entry in own if entry[1].host in (host, WILDCARD)]
     denies = [entry for entry in entries if _denies(entry[1], asked)]
-    allows = [
-        entry
-        for entry in entries
-        if entry[1].permission_type == Permission.ALLOW and entry[1].operation in kinds
-    ]
+    allows = [entry for entry in entries if _allows(entry[1], kinds)]
     is_allowed = Authorizer().allows(image, Caller(principal, host), asked, wanted, name)
     deciding = denies or allows
     verdict = "may" if is_allowed else "may not"
@@ -101,6 +98,10 @@ def _is_principal(image: MetadataImage, text: str) -> bool:
 
 def _denies(acl: Acl, operation: Operation) -> bool:
     return acl.permission_type != Permission.ALLOW and acl.operation in (Operation.ALL, operation)
+
+
+def _allows(acl: Acl, operations: Container[int]) -> bool:
+    return acl.permission_type == Permission.ALLOW and acl.operation in operations
 
 
 def _word(kind: type[IntEnum], text: str) -> Any:

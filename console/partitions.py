@@ -79,7 +79,7 @@ def leaders_and_in_sync(image: MetadataImage) -> tuple[Counter[int], Counter[int
     """How many partitions each broker leads, and of how many it is in the ISR, in one pass over them."""
     leaders, in_sync = Counter[int](), Counter[int]()
     for chunk in image.topics.columns.chunks:
-        data = chunk.data[:, chunk.data[TOPIC] >= 0]
+        data = chunk.data  # a free row has -1 everywhere
         for counter, listed in ((leaders, data[LEADER]), (in_sync, data[chunk.isr_start :])):
             if listed.size and int(listed.max()) < _COUNTED_DIRECTLY_BELOW:
                 counts = np.bincount(listed.ravel() + 1)  # none, and padding, are -1

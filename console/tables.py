@@ -268,15 +268,15 @@ def _quorum(state: FoundState) -> Iterable[Row]:
     quorum = state.quorum
     voters = set(quorum.voters)
     for node in sorted(voters | set(state.image.controllers)):
-        registration = fields_of(state.image, f"controller/{node}") or {}
+        registration = fields_of(state.image, f"controller/{node}")
         yield {
-            "path": f"controller/{node}",
+            "path": "quorum" if registration is None else f"controller/{node}",  # a voter may have none
             "controller": node,
             "leads": quorum.has_leader and quorum.leader_id == node,
             "voter": node in voters,
             "listeners": [
                 f"{name}://{at['host']}:{at['port']}"
-                for name, at in registration.get("endPoints", {}).items()
+                for name, at in (registration or {}).get("endPoints", {}).items()
             ],
         }
 

@@ -304,8 +304,8 @@ VOTER_STARTS = {start.role: start.reason for start in STARTS}
 OBSERVER_STARTS = {start.role: start.reason for start in STARTS if start.of_observers}
 
 
-def first_role(at: AtStart) -> Role:
-    return next(start.role for start in STARTS if start.holds(at))
+def first_role(at_start: AtStart) -> Role:
+    return next(start.role for start in STARTS if start.holds(at_start))
 
 
 def check_start(role: Role, *, observer: bool) -> None:

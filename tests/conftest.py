@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -120,6 +120,22 @@ def pytest_collection(session: pytest.Session) -> None:
     names = [str(path) for path in files if "bench" not in path.parts]
     first = len(names) * _worker // _workers
     session.config.args = names[first:] + names[:first]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Python before 3.11.8 and 3.12.2 may fail to parse a source while another thread prints a traceback
+    (gh-106905). pytest parses one to show a failure, and would end the whole run; so the failure is shown
+    without sources."""
+    try:
+        return (yield)
+    except SystemError:
+        option = item.config.option
+        style, option.tbstyle = option.tbstyle, "native"
+        try:
+            return pytest.TestReport.from_item_and_call(item, call)
+        finally:
+            option.tbstyle = style
 
 
 E2E_TIMEOUT_S = 900

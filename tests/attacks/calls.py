@@ -24,6 +24,7 @@ from metaquorum.proto import (
     voters_pb2,
 )
 from metaquorum.raft import messages as raft
+from metaquorum.raft.voters import PreferredCandidate
 from metaquorum.storage.types import LogPosition
 from metaquorum.wire.messages import DescribeQuorumRequest, MetadataRequest
 from tests.attacks.attack import attack
@@ -120,7 +121,13 @@ def epochs(rng: random.Random, target: Target) -> None:
                     **common, epoch=epoch, leader_id=candidate, voter_directory_id=directory
                 )
             case _:
-                return raft.EndQuorumEpochRequest(cluster_id=cluster_id, epoch=epoch, leader_id=candidate)
+                successor = PreferredCandidate(voter.replica_id, directory)
+                return raft.EndQuorumEpochRequest(
+                    cluster_id=cluster_id,
+                    epoch=epoch,
+                    leader_id=candidate,
+                    preferred_candidates=(successor,) * rng.randrange(3),
+                )
 
     with suppress(*GONE), Speaker(target, "voter") as node:
         for _ in range(rng.randint(2, 200)):

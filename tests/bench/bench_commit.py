@@ -1,6 +1,7 @@
 """One small metadata write on three local controllers with sync on: latency, throughput and CPU.
 
-Beside it, in the same run, a gRPC call that does nothing.
+Beside it, in the same run, a gRPC call that does nothing and, where etcd is on PATH, a write to three members
+of it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from metaquorum.clients.kafka.connection import NodeConnection, connect
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.platforms import name_of_sync, sync_file
 from metaquorum.wire.messages import CreateTopicsRequest
+from tests.bench import etcd
 from tests.bench.empty_call import EmptyServer, empty_call, empty_server
 from tests.bench.figures import Figure, percentile
 from tests.bench.quorum import (
@@ -43,6 +45,8 @@ ROUNDS = 4
 EMPTY = "an empty call's server"
 RATIO_AT_MOST = 3.1
 RATE_AT_LEAST = 0.63
+ETCD_RATIO_AT_MOST = 1.2
+ETCD_RATE_AT_LEAST = 1.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,17 +62,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> list[Figure]:
     kind = options.clients
-    with empty_server() as empty, three_controllers() as cluster:
+    with ExitStack() as stack:
+        empty, cluster = stack.enter_context(empty_server()), stack.enter_context(three_controllers())
+        members = stack.enter_context(etcd.three_members()) if etcd.is_there() else []
         disk_ms = sync_ms(cluster.directory)
         loop = client_loop()
         loop.call(one_after_another(cluster, WARM_UP, kind), 120)
         loop.call(empty_after_another(empty.address, WARM_UP), 120)
         leader_id = cluster.quorum().leader_id
+        etcd_leader = loop.call(etcd.leader_among(members), 60) if members else None
         alone, many = Measured(cluster, empty), Measured(cluster, empty)
         for _ in range(ROUNDS):
             with alone.counting():
                 alone.empty += loop.call(empty_after_another(empty.address, options.writes // ROUNDS), 600)
                 alone.writes += loop.call(one_after_another(cluster, options.writes // ROUNDS, kind), 600)
+            if etcd_leader is not None:
+                alone.etcd += loop.call(etcd_after_another(etcd_leader, options.writes // ROUNDS), 600)
         loop.call(many_clients(cluster, 2.0, kind), 120)
         for _ in range(ROUNDS):
             with many.counting():
@@ -78,6 +87,10 @@ def run(options: argparse.Namespace) -> list[Figure]:
                 took, took_s = loop.call(many_clients(cluster, options.seconds / ROUNDS, kind), 600)
             many.writes += took
             many.writes_s += took_s
+            if etcd_leader is not None:
+                took, took_s = loop.call(many_of_etcd(etcd_leader, options.seconds / ROUNDS), 600)
+                many.etcd += took
+                many.etcd_s += took_s
     return [
         Figure(
             name=f"one 200-byte append and {name_of_sync()} on this disk, median", value=disk_ms, unit="ms"
@@ -90,14 +103,16 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 class Measured:
-    """Latencies in ms of empty calls and of writes, how long all of each took in s, and the processor time in
-    s of the processes that served them."""
+    """Latencies in ms of empty calls, of writes and of etcd's writes, how long all of each took in s, and the
+    processor time in s of the processes that served them (but etcd's)."""
 
     def __init__(self, cluster: Cluster, empty: EmptyServer) -> None:
         self._pids = {f"controller {node.node_id}": node.pid for node in cluster.controllers}
         self._pids[EMPTY] = empty.pid
         self.empty: list[float] = []
         self.writes: list[float] = []
+        self.etcd: list[float] = []
+        self.etcd_s = 0.0
         self.empty_s = 0.0
         self.writes_s = 0.0
         self.used = dict.fromkeys(self._pids, 0.0)
@@ -123,6 +138,23 @@ def alone_figures(measured: Measured) -> list[Figure]:
             unit="times",
             at_most=RATIO_AT_MOST,
         ),
+        *beside_etcd(measured),
+    ]
+
+
+def beside_etcd(measured: Measured) -> list[Figure]:
+    """Nothing where etcd is not at hand."""
+    if not measured.etcd:
+        return []
+    ratio = statistics.median(measured.writes) / statistics.median(measured.etcd)
+    return [
+        *latency_figures("one after another: etcd's put", measured.etcd, None, None),
+        Figure(
+            name="one after another: commit in etcd's puts, medians",
+            value=ratio,
+            unit="times",
+            at_most=ETCD_RATIO_AT_MOST,
+        ),
     ]
 
 
@@ -139,6 +171,23 @@ def many_figures(measured: Measured) -> list[Figure]:
             at_least=RATE_AT_LEAST,
         ),
         *latency_figures(f"{CLIENTS} clients: commit", measured.writes, None, None),
+        *rate_beside_etcd(measured, writes),
+    ]
+
+
+def rate_beside_etcd(measured: Measured, writes: float) -> list[Figure]:
+    """Nothing where etcd is not at hand. `writes`: our writes per second."""
+    if not measured.etcd:
+        return []
+    puts = len(measured.etcd) / measured.etcd_s
+    return [
+        Figure(name=f"etcd's puts per second, {CLIENTS} clients", value=puts, unit="puts/s"),
+        Figure(
+            name=f"{CLIENTS} clients: writes per put of etcd",
+            value=writes / puts,
+            unit="times",
+            at_least=ETCD_RATE_AT_LEAST,
+        ),
     ]
 
 
@@ -223,6 +272,17 @@ async def empty_after_another(address: str, calls: int) -> list[float]:
         return [await ask_nothing(empty_call(channel)) for _ in range(calls)]
     finally:
         await channel.close(None)
+
+
+async def etcd_after_another(leader: str, puts: int) -> list[float]:
+    """The same with puts to etcd."""
+    async with etcd.etcd_writers(leader, 1) as (put,):
+        return [await put() for _ in range(puts)]
+
+
+async def many_of_etcd(leader: str, seconds: float) -> tuple[list[float], float]:
+    async with etcd.etcd_writers(leader, CLIENTS) as calls:
+        return await all_clients(calls, seconds)
 
 
 async def many_empty(address: str, seconds: float) -> tuple[list[float], float]:

@@ -347,17 +347,21 @@ def kafka_python_load(site: KafkaCluster, ending: threading.Event, outcome: Outc
         producer.close()
 
     def create() -> None:
-        admin = kafka.admin.KafkaAdminClient(bootstrap_servers=servers)
+        # An administration client retries nothing, and asks the broker that was the controller when it began.
+        while not ending.is_set():
+            with contextlib.suppress(kafka.errors.KafkaError):
+                admin = kafka.admin.KafkaAdminClient(bootstrap_servers=servers)
+                try:
+                    create_until_it_fails(admin)
+                finally:
+                    admin.close()
+
+    def create_until_it_fails(admin: kafka.admin.KafkaAdminClient) -> None:
         while not ending.wait(0.2):
             topic = f"kp-topic-{len(outcome.topics)}"
-            try:
+            with contextlib.suppress(kafka.errors.TopicAlreadyExistsError):
                 admin.create_topics([kafka.admin.NewTopic(topic, 1, 3)])
-            except kafka.errors.TopicAlreadyExistsError:
-                pass
-            except kafka.errors.KafkaError:  # its administration client retries nothing
-                continue
             outcome.topics.append(topic)
-        admin.close()
 
     return [threading.Thread(target=each, daemon=True) for each in (write, create)]
 

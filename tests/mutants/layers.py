@@ -300,5 +300,22 @@ LAYERS: dict[str, Layer] = {
                 "tests/properties/test_windows_of_brokers.py",
             ),
         ),
+        Layer(
+            name="console",
+            target=90,
+            files=("console/**/*.py",),
+            tests=("tests/unit/console",),
+        ),
+        Layer(
+            name="testing",
+            target=90,
+            files=("testing/**/*.py",),
+            without=("testing/owned_node.py", "testing/plugin.py"),  # a process; imported before any test
+            tests=(
+                "tests/unit/testing",
+                "tests/properties/test_faults_that_heal.py",
+                "tests/properties/test_nested_faults.py",
+            ),
+        ),
     )
 }

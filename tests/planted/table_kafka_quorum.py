@@ -23,6 +23,10 @@ REFUSED = f"{MESSAGES}::test_what_no_node_can_mean_is_refused_by_the_form"
 OLDER = f"{MESSAGES}::test_an_older_version_carries_what_kafkas_nodes_say"
 SHARED, LED = "sim 8012..8013", "sim 8022..8023"
 """Voters of Kafka, as models, among ours in the simulator; in the second, Kafka's lead."""
+CLUSTER_CLIENT = "tests/unit/kafka/test_cluster_client.py"
+CHANGING = "sim 9042..9066"
+"""They are of Kafka 3.9, and are added and removed."""
+NAMED = f"{MESSAGES}::test_a_leader_is_named_with_its_address_from_kip_853_on"
 NEWEST = f"{MESSAGES}::test_the_newest_version_carries_a_whole_request"
 
 KAFKA_QUORUM_BUGS = (
@@ -328,8 +332,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="DescribeQuorum names a voter whose directory is unknown by the zero id",
         source="KIP-853, DescribeQuorum 2",
         file="listeners/forwarded/cluster.py",
-        old="(each.directory_id or ZERO_ID) if",
-        new="each.directory_id if",
+        old="(replica.directory_id or ZERO_ID) if",
+        new="replica.directory_id if",
         caught_by=("tests/unit/kafka/test_direct_answers.py",),
     ),
     Bug(
@@ -340,5 +344,88 @@ KAFKA_QUORUM_BUGS = (
         old="            self._unsent.remove(flight)\n",
         new="            pass\n",
         caught_by=(CALLS,),
+    ),
+    Bug(
+        name="an-update-is-answered-without-an-address",
+        breaks="a node of Kafka is never led to a leader at an address without a host",
+        source="Kafka 3.9: KafkaRaftClient.handleUpdateVoterResponse",
+        file="clients/kafka/raft_messages.py",
+        old="host, port = (endpoints[0].host, endpoints[0].port) if endpoints else",
+        new="host, port = (endpoints[0].host, endpoints[0].port) if not endpoints else",
+        caught_by=(NAMED,),
+    ),
+    Bug(
+        name="a-fetch-is-answered-without-the-leaders-address",
+        breaks="an observer learns where the leader is from whom it asks",
+        source="KIP-853",
+        file="clients/kafka/raft_messages.py",
+        old='topics="responses",\n        nodes_since=17,',
+        new='topics="responses",',
+        caught_by=(NAMED, CHANGING),
+    ),
+    Bug(
+        name="candidates-of-kafka-are-of-static-voters",
+        breaks="from kraft.version 1 on, a voter grants its vote to a candidate that its log does not name",
+        source="KIP-853",
+        file="clients/kafka/raft_messages.py",
+        old='lambda values: 1 if values["voter_directory_id"] else 0,',
+        new="lambda values: 0,",
+        caught_by=(f"{MESSAGES}::test_a_candidate_of_kafka_with_a_voters_record_names_directories",),
+    ),
+    Bug(
+        name="levels-of-an-updated-voter-are-lost",
+        breaks="a voter's entry has the levels of kraft.version that it reported",
+        source="KIP-853",
+        file="clients/kafka/raft_messages.py",
+        old="versions=VersionRange(versions.min_supported_version, versions.max_supported_version),",
+        new="versions=VersionRange(0, 0),",
+        caught_by=(CHANGING,),
+    ),
+    Bug(
+        name="a-replica-is-known-by-its-id",
+        breaks="a directory that was emptied acknowledges nothing for the one that it replaces",
+        source="KIP-853",
+        file="raft/voters.py",
+        old="return voter is not None and voter.directory_id in (None, directory_id)",
+        new="return voter is not None",
+        caught_by=(CHANGING,),
+    ),
+    Bug(
+        name="a-begin-without-the-leaders-address",
+        breaks="a leader says where it is: a voter may not know it from its log",
+        source="KIP-853",
+        file="raft/protocol/election.py",
+        old="leader_endpoints=state.leader_endpoints,\n    )\n    state.send(voter_id",
+        new="leader_endpoints=(),\n    )\n    state.send(voter_id",
+        caught_by=(CHANGING,),
+    ),
+    Bug(
+        name="controllers-of-39-are-at-no-level",
+        breaks="a quorum of 3.9 whose voters have directories is at kraft.version 1",
+        source="Kafka 3.9: SimpleApiVersionManager",
+        file="clients/admin/cluster.py",
+        old="newest.max_level == LEVEL_DYNAMIC_VOTERS",
+        new="newest.max_level < LEVEL_DYNAMIC_VOTERS",
+        caught_by=(f"{CLUSTER_CLIENT}::test_the_level_of_kraft_version_is_known_at_every_release",),
+    ),
+    Bug(
+        name="every-end-of-a-connection-asks-for-a-login",
+        breaks="a node that stops is not taken for one that requires a login",
+        source="Kafka 3.7: SaslServerAuthenticator closes at the first request",
+        file="clients/kafka/cluster.py",
+        old="connection is not None and not connection.has_answered:",
+        new="connection is not None:",
+        caught_by=(f"{CLUSTER_CLIENT}::test_a_node_that_stops_is_not_taken_for_one_that_wants_a_login",),
+    ),
+    Bug(
+        name="a-leader-without-grpc-is-waited-for",
+        breaks="a command ends soon where Apache Kafka's controller leads, which has no gRPC listener",
+        source="KIP-853",
+        file="clients/quorum/admin.py",
+        old="NO_GRPC in refusal.message and spent_s >= WITHOUT_GRPC_S:",
+        new="NO_GRPC in refusal.message and spent_s < 0:",
+        caught_by=(
+            "tests/unit/rpc/test_client.py::test_a_leader_without_grpc_ends_a_command_soon_and_a_node_waits_for_it",
+        ),
     ),
 )

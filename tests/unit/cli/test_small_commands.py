@@ -301,17 +301,17 @@ def test_listeners_are_named_by_their_node(
         return [SimpleNamespace(report=SimpleNamespace(status=status), problem="") for _ in addresses]
 
     monkeypatch.setattr(voter_changes, "describe_nodes", answers)
-    changer: Any = object.__new__(voter_changes.VoterChanger)
-    changer._options = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
+    options: Any = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
+    cluster = voter_changes.ByGrpc(SimpleNamespace(), options)  # type: ignore[arg-type]
     if static and node_id == 1:
         with pytest.raises(ApiError, match="h:9"):
-            changer._listeners_at(("h", 9), node_id)
+            cluster.listeners_at(("h", 9), node_id)
         return
     if not names:
         with pytest.raises(ApiError, match="advertises no listener of its own"):
-            changer._listeners_at(("h", 9), node_id)
+            cluster.listeners_at(("h", 9), node_id)
         return
-    found = changer._listeners_at(("h", 9), node_id)
+    found = cluster.listeners_at(("h", 9), node_id)
     assert found == (VoterEndpoint("INTERNAL", "inside", 1), VoterEndpoint("GRPC_OTHER", "h", 9))
 
 
@@ -320,7 +320,7 @@ def test_a_node_that_does_not_answer_has_no_listener(monkeypatch: pytest.MonkeyP
         return [SimpleNamespace(report=None, problem="refused")]
 
     monkeypatch.setattr(voter_changes, "describe_nodes", answers)
-    changer: Any = object.__new__(voter_changes.VoterChanger)
-    changer._options = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
+    options: Any = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
+    cluster = voter_changes.ByGrpc(SimpleNamespace(), options)  # type: ignore[arg-type]
     with pytest.raises(ApiError, match="h:9 does not answer: refused: correct --endpoint"):
-        changer._listeners_at(("h", 9), 1)
+        cluster.listeners_at(("h", 9), 1)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.uuids import uuid_to_text
 from tests.unit.console.asked import Asked
 from tests.unit.metadata.made_logs import STORY, make_node
 
 
-def entry(number: int, principal: str, permission: Permission, *, topic: str, **more: str) -> object:
+def entry(number: int, principal: str, permission: Permission, *, topic: str, **more: Any) -> Any:
     pattern = PatternType.PREFIXED if topic.endswith("-") else PatternType.LITERAL
     return r.AccessControlEntryRecord(
         bytes([number]) * 16,
@@ -22,7 +25,7 @@ def entry(number: int, principal: str, permission: Permission, *, topic: str, **
         pattern,
         principal,
         more.get("host", "*"),
-        Operation.READ,
+        more.get("operation", Operation.READ),
         permission,
     )
 
@@ -33,6 +36,9 @@ ENTRIES = [
     entry(3, "User:bob", Permission.ALLOW, topic="ord-"),
     entry(4, "User:bob", Permission.DENY, topic="payments", host="10.0.0.1"),
     entry(5, "User:carol", Permission.ALLOW, topic="*"),
+    entry(6, "User:frank", Permission.ALLOW, topic="ledger", operation=Operation.WRITE),
+    entry(7, "User:frank", Permission.DENY, topic="ledger", host="10.0.0.1", operation=Operation.ALL),
+    entry(8, "User:frank", Permission.ALLOW, topic="led-", host="10.0.0.2", operation=Operation.ALL),
     r.UserScramCredentialRecord("dave", 1, b"s", b"k", b"v", 4096),
 ]
 
@@ -95,3 +101,60 @@ def test_the_answer_names_what_decides_for_everyone_and_that_hosts_differ(asked:
     assert "single hosts: ask for 10.0.0.1" in asked.view("access", **wanted)["sentence"]
     at_host = asked.view("access", **wanted, host="10.0.0.1")
     assert at_host["sentence"].endswith("an entry denies it") and len(at_host["entries"]) == 1
+
+
+RIGHTS = {
+    "READ": ("READ",),
+    "WRITE": ("WRITE",),
+    "DESCRIBE": ("DESCRIBE", "READ", "WRITE", "DELETE", "ALTER"),
+}
+"""By operation: what allows it, besides ALL (Kafka's rule)."""
+
+
+@pytest.mark.parametrize("host", ["", "10.0.0.1", "10.0.0.2"])
+def test_the_answer_and_its_entries_are_those_of_plain_rules(asked: Asked, host: str) -> None:
+    principals = ("User:alice", "User:bob", "User:carol", "User:frank", "User:erin")
+    topics = ("orders", "ord", "payments", "ledger", "ledgers", "other")
+    for principal, topic, (operation, allowing) in product(principals, topics, RIGHTS.items()):
+        own = [
+            acl
+            for acl in ENTRIES
+            if isinstance(acl, r.AccessControlEntryRecord)
+            and acl.principal in (principal, "User:*")
+            and (
+                acl.resource_name in (topic, "*")
+                or (acl.pattern_type == 4 and topic.startswith(acl.resource_name))
+            )
+        ]
+        decides = {Permission.DENY: (operation, "ALL"), Permission.ALLOW: (*allowing, "ALL")}
+        own = [
+            acl for acl in own if Operation(acl.operation).name in decides[Permission(acl.permission_type)]
+        ]
+        here = [acl for acl in own if acl.host in ("*", host or "*")]
+        denies = [acl for acl in here if acl.permission_type == Permission.DENY]
+        sentence = f"{principal} may {operation} topic/{topic}"
+        if denies:
+            sentence = sentence.replace("may", "may not") + ": an entry denies it"
+        elif not here:
+            sentence = sentence.replace("may", "may not")
+            sentence += ": no entry allows it, unless the brokers are set to allow what has no entry"
+        if not host and (hosts := sorted({acl.host for acl in own} - {"*"})):
+            sentence += f"; there are other entries for single hosts: ask for {' or '.join(hosts)}"
+        wanted = {"principal": principal, "operation": operation.lower(), "resource": f"topic/{topic}"}
+        answer = asked.view("access", **wanted, host=host)
+        assert answer["sentence"] == sentence and answer["allowed"] == (bool(here) and not denies)
+        paths = {f"acl/{uuid_to_text(acl.id)}" for acl in denies or here}
+        assert {each["path"] for each in answer["entries"]} == paths
+        assert "READ" in answer["operations"] and "ALL" not in answer["operations"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "resource"), [("ANY", "topic/x"), ("ALL", "topic/x"), ("READ", "any/x")]
+)
+def test_a_question_is_about_one_operation_on_one_kind(asked: Asked, operation: str, resource: str) -> None:
+    text = asked.refusal("access", principal="User:alice", operation=operation, resource=resource)
+    assert text.startswith("name one kind of resource and one operation")
+    for kind in ("topic", "topic/"):
+        assert "write the principal as User:alice" in asked.refusal(
+            "access", principal="User:alice", operation="READ", resource=kind
+        )

@@ -14,15 +14,21 @@ from click.testing import CliRunner
 
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
 from metaquorum.cli.main import main
+from metaquorum.console.app import application
+from metaquorum.console.views import Views
 from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.features import parse_metadata_version
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.spans import under_min_isr
 from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.settings.acls import Operation, ResourceType
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.uuids import uuid_to_text
 from tests.conftest import shared_data_path
-from tests.unit.console.asked import Asked
+from tests.unit.console.asked import PORT, TOKEN, Asked, AskedPage
+from tests.unit.metadata.made_logs import STORY, make_node
 
 MOMENTS = 50
 UPGRADE = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade"
@@ -193,6 +199,19 @@ def test_a_record_is_shown_down_to_its_bytes(asked: Asked) -> None:
     assert kinds and all(is_split for _, is_split in kinds)
 
 
+def test_tags_of_a_newer_release_are_the_last_bytes_of_their_record(tmp_path: Path) -> None:
+    tags = ((9, b"new"), (11, b""))
+    records = [r.TopicRecord("a", bytes(15) + b"\x01", tags), r.TopicRecord("b", bytes(15) + b"\x02")]
+    make_node(PosixDisk(), [*STORY, (2, records)], home=str(tmp_path))
+    tagged, plain = (Asked(tmp_path).view("record", offset=at)["parts"] for at in (15, 16))
+    assert [part["name"] for part in tagged] == [part["name"] for part in plain]
+    assert (tagged[-1]["name"], tagged[-1]["hex"], plain[-1]["hex"]) == (
+        *("tagged fields", "02" + "0903" + b"new".hex() + "0b00"),
+        "00",
+    )
+    assert [part["meaning"] for part in tagged[3:5]] == ["a", uuid_to_text(records[0].topic_id)]
+
+
 def test_secrets_are_nowhere(asked: Asked) -> None:
     """Not in a table, a record, its bytes, a difference, or what a search finds."""
     printed = CliRunner().invoke(main, ["log", "dump", asked.words[0], "--json", "--secrets"]).stdout
@@ -312,3 +331,19 @@ def test_each_answer_has_the_command_that_prints_the_same(asked: Asked) -> None:
     assert answer["command"] == f"metaquorum log state {path} broker/1 --at {asked.log.end_offset}"
     done = CliRunner().invoke(main, [*answer["command"].split()[1:], "--json"])
     assert json.loads(done.stdout) == answer["entities"][0]["fields"]
+
+
+def test_the_voters_of_a_cluster_are_asked_once_for_several_pages() -> None:
+    asked, rows = Asked(KAFKA_DATA), [{"controller": 3000, "answers": True}]
+    assert "--bootstrap" in asked.view("voters")["hint"] and not asked.view("voters")["rows"]
+    calls: list[int] = []
+
+    def voters() -> list[dict[str, Any]]:
+        calls.append(1)
+        return rows
+
+    live = AskedPage(
+        application(Views(asked.strip, ("--bootstrap", "a:1"), None, voters), token=TOKEN, port=PORT)
+    )
+    assert [live.view("voters") for _ in range(3)] == [{"hint": "", "rows": rows}] * 3
+    assert len(calls) == 1

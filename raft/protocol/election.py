@@ -219,7 +219,7 @@ def settle_election(state: RaftState, *, now_ms: int) -> None:
 def _pause_ms(state: RaftState, lost: roles.Candidate) -> int:
     """The pause after an election that was lost. Without pre-votes, only the vote says that this log is
     behind, and each one ends the election of the voter that has the records."""
-    return state.votes_patience_ms() if lost.assumed else state.backoff_ms()
+    return state.election_patience_ms() if lost.assumed else state.backoff_ms()
 
 
 def _unheard(state: RaftState, role: roles.Prospective) -> bool:

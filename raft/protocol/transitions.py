@@ -48,7 +48,7 @@ def become_candidate(state: RaftState, *, now_ms: int) -> None:
     state.election_attempts += 1
     assumed = isinstance(state.role, roles.Prospective) and bool(state.role.assumed)
     role = roles.Candidate(
-        deadline_ms=now_ms + state.votes_patience_ms(), granted={state.node_id}, assumed=assumed
+        deadline_ms=now_ms + state.election_patience_ms(), granted={state.node_id}, assumed=assumed
     )
     vote = Vote(state.node_id, state.identity.directory_id)
     _change(state, role, epoch=state.epoch + 1, vote=vote, leader_id=None)
@@ -130,7 +130,7 @@ def unattached_role(state: RaftState, *, now_ms: int) -> roles.Unattached:
     if not state.may_stand:
         return roles.Unattached(deadline_ms=None, next_fetch_ms=now_ms)
     return roles.Unattached(
-        deadline_ms=now_ms + state.with_jitter(state.config.election_timeout_ms),
+        deadline_ms=now_ms + state.election_patience_ms(),
         next_fetch_ms=now_ms if state.is_observer or state.config.bootstrap_ids else None,
     )
 

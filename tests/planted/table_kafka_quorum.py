@@ -15,6 +15,7 @@ PROBE = "tests/unit/server/test_voter_probe.py"
 CONFIG = "tests/unit/config/test_config.py"
 SLOW = "tests/unit/raft/test_slow_votes.py"
 MIXED = "tests/properties/test_mixed_quorums.py"
+SCHEDULES = f"{MIXED}::test_schedules_reach_the_rare_states"
 FALLS = f"{MIXED}::test_a_new_leader_names_no_high_watermark_that_may_fall_at_kafkas_voter"
 CLAIMS = f"{MIXED}::test_a_release_that_says_no_high_watermark_claims_none"
 ROUNDS = f"{ANSWERS}::test_a_fetch_repeats_the_round_of_the_last_answer_on_its_connection"
@@ -243,7 +244,7 @@ KAFKA_QUORUM_BUGS = (
         file=FORMS,
         old='partition=(*_ANSWER, _same("vote_granted")),',
         new='partition=(*_ANSWER, _one("vote_granted", "vote_granted", bool, lambda received: True)),',
-        caught_by=(LED,),
+        caught_by=(SCHEDULES,),
     ),
     Bug(
         name="common-epoch-ends-a-record-early",
@@ -270,7 +271,7 @@ KAFKA_QUORUM_BUGS = (
         file="raft/store.py",
         old="position=effect.position,\n            data=chunk.data,",
         new="position=0,\n            data=chunk.data,",
-        caught_by=(SHARED,),
+        caught_by=("tests/unit/node/test_replica_store.py",),
     ),
     Bug(
         name="snapshot-behind-the-follower",
@@ -279,7 +280,7 @@ KAFKA_QUORUM_BUGS = (
         file="raft/log_view.py",
         old="return first is None or epoch < first",
         new="return first is None or epoch <= first",
-        caught_by=(SHARED,),
+        caught_by=(SCHEDULES,),
     ),
     Bug(
         name="voter-without-a-directory-observes",
@@ -313,7 +314,7 @@ KAFKA_QUORUM_BUGS = (
         breaks="a candidate that no pre-vote warned leaves the voters that refuse it time for an election",
         source="docs/raft.md: Kafka's protocol",
         file="raft/protocol/election.py",
-        old="return state.votes_patience_ms() if lost.assumed else state.backoff_ms()",
+        old="return state.election_patience_ms() if lost.assumed else state.backoff_ms()",
         new="return state.backoff_ms()",
         caught_by=(SLOW,),
     ),

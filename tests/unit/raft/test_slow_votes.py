@@ -11,6 +11,9 @@ import pytest
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import PersistQuorumState, RaftEffect, SendRequest
 from metaquorum.raft.messages import RaftError, VoteRequest, VoteResponse
+from metaquorum.raft.roles import Unattached
+from metaquorum.storage.types import LogPosition
+from tests.raft.world import directory
 from tests.unit.raft.test_core import make
 
 VOTERS = (2, 3)
@@ -88,9 +91,29 @@ def test_a_candidate_that_voters_without_pre_votes_refuse_leaves_them_time_for_a
     assert min(pauses_ms[3:]) >= config.request_timeout_ms
 
 
+def test_a_voter_that_voted_for_another_leaves_it_time_to_announce_itself() -> None:
+    quorum = SlowVoters(vote_ms=5, grants=False)
+    quorum.run(until_ms=5_000)
+    core = quorum.core
+    request = VoteRequest(
+        cluster_id=core.state.identity.cluster_id,
+        epoch=core.epoch + 1,
+        candidate_id=2,
+        candidate_directory_id=directory(2),
+        voter_id=1,
+        voter_directory_id=b"",
+        last_position=LogPosition(0, 0),
+        pre_vote=False,
+    )
+    core.on_request(1, request, now_ms=5_000)
+    assert core.voted_id == 2
+    assert isinstance(core.state.role, Unattached)
+    assert (core.state.role.deadline_ms or 0) - 5_000 >= core.state.config.request_timeout_ms
+
+
 def test_the_first_election_is_as_short_as_the_configuration_says() -> None:
     core = make()
     first_ms = core.state.config.election_timeout_ms
     core.state.election_attempts = 1
-    drawn = [core.state.votes_patience_ms() for _ in range(400)]
+    drawn = [core.state.election_patience_ms() for _ in range(400)]
     assert first_ms <= min(drawn) and max(drawn) <= first_ms * 3 // 2

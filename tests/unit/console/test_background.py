@@ -22,6 +22,7 @@ from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
+from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
 from metaquorum.metadata.inspect.walk.mentions import Mentions
 from metaquorum.metadata.inspect.walk.states import state_at, states_along
 from metaquorum.metadata.records import types as r
@@ -300,3 +301,9 @@ def last(rows: list[list[Any]], time_ms: int, at: int) -> list[Any]:
     """What a line says for a moment."""
     before = [row for row in rows if row[at] <= time_ms]
     return before[-1][at + 1 :] if before else []
+
+
+def test_of_a_pixel_the_worst_and_the_last_stay() -> None:
+    values = [(1, 0), (1, 3), (0, 9), (1, 2)]
+    points = [SpanCounts(at, at, *each) for at, each in enumerate(values)]
+    assert strip._Pixels(0, 100, 1).area(points) == [[1, 1, 3], [3, 1, 2]]

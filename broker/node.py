@@ -166,6 +166,10 @@ class BrokerNode:
     def note_gap(self, until_ms: int) -> None:
         """The process was paused. A broker's deadlines only fence itself, so they still hold."""
 
+    def carry(self, by_ms: int) -> None:
+        """The clock was set forward by so much at once: the lease is left as it is."""
+        self._session.lease.carry(by_ms)
+
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due; None if no timer is needed."""
         if self._stopped:

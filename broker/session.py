@@ -619,6 +619,11 @@ class Lease:
     def drop(self) -> None:
         self.end_ms = None
 
+    def carry(self, by_ms: int) -> None:
+        """The clock was set forward by so much at once: what is left of it stays as it is."""
+        if self.end_ms is not None:
+            self.end_ms += by_ms
+
     @property
     def serves_before_ms(self) -> int:
         """The time until which it allows the broker to serve."""

@@ -53,6 +53,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap: str | None
     timeout_s: float
     tls: TlsOptions
+    command_config: Path | None = None
+    """For commands that may also ask controllers in Kafka's protocol."""
+    spent_s: float = 0.0
+    """How much of the time limit is over already."""
 
     @property
     def timeout_ms(self) -> int:
@@ -60,7 +64,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def open(self) -> ClusterClient:
         """A client that is not connected yet. Without --bootstrap, of the local cluster. Raises Failure."""
-        return ClusterClient(self._named(), timeout_s=self.timeout_s, tls=self.tls)
+        return ClusterClient(self._named(), timeout_s=self.timeout_s, spent_s=self.spent_s, tls=self.tls)
 
     def addresses(self) -> tuple[Address, ...]:
         """The controllers' addresses. Without --bootstrap, those of the local cluster. Raises Failure."""
@@ -158,11 +162,12 @@ class ClusterClient:
     """Blocking calls on one cluster. Each raises ApiError if it is refused, Failure
     if no controller answers."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions) -> None:
+    def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions, spent_s: float = 0.0) -> None:
         material = tls.material()
         self._timeout_s = timeout_s
+        timeout_ms, spent_ms = max(1, round(timeout_s * 1000)), round(spent_s * 1000)
         try:
-            self._client = BlockingClient(bootstrap, timeout_ms=max(1, int(timeout_s * 1000)), tls=material)
+            self._client = BlockingClient(bootstrap, timeout_ms=timeout_ms, spent_ms=spent_ms, tls=material)
         except ClientError as error:
             raise Failure(one_line(error)) from error
 

@@ -54,10 +54,16 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     controllers: str | None = None
     by_kafka: bool | None = None
     """Whether `controllers` are asked in Kafka's protocol; None until `settled`."""
+    spent_s: float = 0.0
+    """How much of the time limit was over then."""
 
     @property
     def timeout_ms(self) -> int:
         return max(1, int(self.timeout_s * 1000))
+
+    @property
+    def _spent_ms(self) -> int:
+        return round(self.spent_s * 1000)
 
     def open(self, client_id: str = CLIENT_ID) -> OpenCluster:
         """A client that is not connected yet. Raises Failure and ConfigError."""
@@ -69,11 +75,14 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     def _client(self, client_id: str) -> KafkaClient:
         if self.controllers is not None and not self.by_kafka:
             tls = self.tls.material()
-            asks = AdminClient(self.controllers, timeout_ms=self.timeout_ms, tls=tls, gives_up=True)
+            asks = AdminClient(
+                self.controllers, timeout_ms=self.timeout_ms, spent_ms=self._spent_ms, tls=tls, gives_up=True
+            )
             return ControllersClient(asks, timeout_ms=self.timeout_ms)
         return KafkaClient(
             self.controllers or self.servers(),
             timeout_ms=self.timeout_ms,
+            spent_ms=self._spent_ms,
             security=self.security(),
             client_id=client_id,
             asks_brokers=self.controllers is None,
@@ -81,14 +90,21 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def settled(self) -> ClusterOptions:
         """These options, once it is known what the controllers speak; if one was silent, with the time that
-        is left for the request. Raises ClientError and ConfigError."""
+        this took. Raises ClientError and ConfigError."""
         if self.by_kafka is not None:
             return self
         began_s = time.monotonic()
         by_kafka = self._asks_controllers_by_kafka(began_s)
         spent_s = time.monotonic() - began_s
-        left_s = self.timeout_s if spent_s < self._look_s else max(_LEAST_S, self.timeout_s - spent_s)
-        return msgspec.structs.replace(self, by_kafka=by_kafka, timeout_s=left_s)
+        counted_s = 0.0 if spent_s < self._look_s else min(spent_s, self.timeout_s - _LEAST_S)
+        return msgspec.structs.replace(self, by_kafka=by_kafka, spent_s=max(0.0, counted_s))
+
+    def settled_or_failed(self) -> ClusterOptions:
+        """Like `settled`, for commands. Raises Failure and ConfigError."""
+        try:
+            return self.settled()
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
 
     @property
     def _look_s(self) -> float:
@@ -118,12 +134,12 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"no cluster to connect to: {directory} has none; give --bootstrap host:port of a broker,"
                 " or run: metaquorum local up"
             )
-        found = open_layout(directory).bootstrap_servers
-        if not found:
+        servers = open_layout(directory).bootstrap_servers
+        if not servers:
             raise Failure(
                 f"the local cluster in {directory} has no brokers; give --bootstrap host:port of one"
             )
-        return found
+        return servers
 
     def security(self) -> ClientSecurity:
         """The login. Raises ConfigError."""
@@ -186,10 +202,13 @@ def controllers_option(command: F) -> F:
         controllers = None
         is_local = options.bootstrap is None and (Path(DEFAULT_DIRECTORY) / MANIFEST).is_file()
         if bootstrap_controllers is not None or is_local:
-            options = _settled(msgspec.structs.replace(options, controllers=bootstrap_controllers))
+            options = msgspec.structs.replace(options, controllers=bootstrap_controllers).settled_or_failed()
             if not options.by_kafka:
                 controllers = ClientOptions(
-                    bootstrap=bootstrap_controllers, timeout_s=options.timeout_s, tls=options.tls
+                    bootstrap=bootstrap_controllers,
+                    timeout_s=options.timeout_s,
+                    spent_s=options.spent_s,
+                    tls=options.tls,
                 )
         return command(*args, options=options, controllers=controllers, **more)
 
@@ -218,13 +237,6 @@ def also_controllers(command: F) -> F:
         return command(*args, options=msgspec.structs.replace(options, controllers=controllers), **more)
 
     return wrapped  # type: ignore[return-value]
-
-
-def _settled(options: ClusterOptions) -> ClusterOptions:
-    try:
-        return options.settled()
-    except ClientError as error:
-        raise Failure(one_line(error)) from error
 
 
 class OpenCluster:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.log.input.live import BOOTSTRAP, CLUSTER, REFRESH, Live, LiveCommand
+from metaquorum.cli.log.input.live import BOOTSTRAP, CLUSTER, REFRESH, VOTERS, Live, LiveCommand
 from metaquorum.cli.log.input.nodes import open_merged, report_nodes
 from metaquorum.cli.log.input.options import PATH, Complaints, clear_progress
 from metaquorum.cli.log.input.source import logs_at
@@ -24,7 +24,11 @@ from metaquorum.metadata.inspect.nodes.nodes import home_of
 from metaquorum.platforms import opens_windows
 
 if TYPE_CHECKING:
+    from metaquorum.clients.kafka.voters import VoterReport
     from metaquorum.console.server import Console, LogPage
+
+_VOTERS_TIMEOUT_S = 3.0
+"""The log is not followed while the voters are asked."""
 
 
 @click.command(cls=LiveCommand)
@@ -74,12 +78,14 @@ def _opened(
 
     words: tuple[str, ...] = context.meta.get(BOOTSTRAP) or paths
     live: Live | None = context.meta.get(CLUSTER)
+    ask_voters = context.meta.get(VOTERS)
     page = _page(
         paths,
         words,
         memory_bytes,
         refresh=_refreshing(context.meta.get(REFRESH)),
         groups=None if live is None else partial(_groups, live),
+        voters=None if ask_voters is None else partial(_voters, ask_voters),
     )
     return log_console(page, port)
 
@@ -142,6 +148,25 @@ def _groups(live: Live) -> list[dict[str, Any]]:
         raise InspectError(error.format_message()) from error
     except ApiError as error:
         raise InspectError(f"the cluster does not show its groups: {error}") from error
+
+
+def _voters(ask: Callable[[float], list[VoterReport]]) -> list[dict[str, Any]]:
+    """Every voter of the running quorum, with errors that the page can show."""
+    try:
+        reports = ask(_VOTERS_TIMEOUT_S)
+    except Failure as error:
+        raise InspectError(f"the voters are unknown: {error.format_message()}") from error
+    return [
+        {
+            "controller": report.node_id,
+            "answers": report.is_in_order,
+            "said": report.said,
+            "silentSinceMs": report.silent_since_ms,
+            "endOffset": report.end_offset if report.end_offset >= 0 else None,
+            "behind": report.behind,
+        }
+        for report in reports
+    ]
 
 
 def _refreshing(refresh: Callable[[], str] | None) -> Callable[[], None] | None:

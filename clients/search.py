@@ -67,17 +67,19 @@ class NodeChoice:
         if address == self.current:
             self._current = self._after(address)
 
-    def _after(self, address: Address) -> Address:
-        """The next address of the bootstrap list; after an address that is not in it, the first."""
+    def _after(self, address: Address) -> Address | None:
+        """The next address of the bootstrap list; after an address that is not in it, the first. None: the
+        list is empty by now."""
         listed = self.listed
         if address not in listed:
-            return listed[0]
+            return listed[0] if listed else None
         return listed[(listed.index(address) + 1) % len(listed)]
 
 
 class Attempts:
-    """The attempts of one call, which has `limit_ms` from `now_s` on; each may take `attempt_ms`, so that a
-    node that does not respond leaves time for another. `most`: the attempts that are allowed."""
+    """The attempts of one call, which has `limit_ms` from `now_s` on, less `spent_ms`, which are over; each
+    may take `attempt_ms`, so that a node that does not respond leaves time for another. `most`: the attempts
+    that are allowed."""
 
     def __init__(
         self,
@@ -87,10 +89,11 @@ class Attempts:
         now_s: float,
         limit_ms: int,
         attempt_ms: int,
+        spent_ms: int = 0,
         most: int | None = None,
     ) -> None:
         self._choice = choice
-        self._deadline_s = now_s + limit_ms / 1000
+        self._deadline_s = now_s + (limit_ms - spent_ms) / 1000
         self._limit_ms, self._attempt_ms, self._most = limit_ms, attempt_ms, most
         self._backoff = Backoff(RETRY, rng)
         self._hopeless: set[Address] = set()

@@ -211,9 +211,9 @@ def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, 
     return tuple(listeners)
 
 
-def _collide(one: Listener, other: Listener) -> bool:
-    everywhere = not one.host or not other.host
-    return one.port == other.port and (everywhere or one.host == other.host)
+def _collide(listener: Listener, other: Listener) -> bool:
+    everywhere = not listener.host or not other.host
+    return listener.port == other.port and (everywhere or listener.host == other.host)
 
 
 def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Listener | None:

@@ -58,14 +58,14 @@ _PACKAGE = "org.apache.kafka.common.config.provider."
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The pairs of a file without references. `found`: what each reference stood for."""
+    """The pairs of a file without references. `resolved`: what each reference stood for."""
 
     pairs: Mapping[str, str]
-    found: Mapping[str, str] = field(default_factory=dict, repr=False)
+    resolved: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def hide(self, text: str) -> str:
         """The text with references instead of what was looked up."""
-        for reference, value in sorted(self.found.items(), key=lambda each: -len(each[1])):
+        for reference, value in sorted(self.resolved.items(), key=lambda each: -len(each[1])):
             if value:
                 text = text.replace(value, reference)
         return text

@@ -124,7 +124,8 @@ _QUORUM = (
     _raft(
         "controller.quorum.election.timeout.ms",
         "How long a candidate waits for votes, and a voter without a leader before its pre-vote; "
-        "random, up to 1.5 times this.",
+        "random, up to 1.5 times this. A candidate doubles it with every election that has no result, up to "
+        "`controller.quorum.request.timeout.ms`.",
     ),
     _raft("controller.quorum.election.backoff.max.ms", "Maximum wait after a lost election."),
     _raft(

@@ -646,13 +646,13 @@ def unknown_names(names: Iterable[str], keys: Mapping[str, Key]) -> tuple[str, .
     return tuple(unknown)
 
 
-def _resembled(name: str, known: list[str]) -> str | None:
+def _resembled(name: str, keys: list[str]) -> str | None:
     """The known key for which a name is a likely mistake: nearly the same, or its end. A vendor's key may end
     like one of Kafka's, but begins with the vendor's name."""
-    ends = [each for each in known if each.endswith(f".{name}")]
+    ends = [each for each in keys if each.endswith(f".{name}")]
     if ends and "." in name:
         return min(ends, key=len)
-    for match in difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE):
+    for match in difflib.get_close_matches(name, keys, n=3, cutoff=_ALIKE):
         ratio = difflib.SequenceMatcher(None, name, match).ratio()
         first, its_first = name.partition(".")[0], match.partition(".")[0]
         if ratio >= _NEARLY_THE_SAME or difflib.SequenceMatcher(None, first, its_first).ratio() >= _ALIKE:

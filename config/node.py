@@ -195,12 +195,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             min_insync_replicas=self._min_insync_replicas(),
             endpoints=tuple(
                 ControllerEndpoint(
-                    name=each.name,
-                    host=each.host,
-                    port=each.port,
-                    security_protocol=PROTOCOL_IDS[each.protocol],
+                    name=listener.name,
+                    host=listener.host,
+                    port=listener.port,
+                    security_protocol=PROTOCOL_IDS[listener.protocol],
                 )
-                for each in self.advertised
+                for listener in self.advertised
             ),
             group_bounds=GroupBounds(**self._filled(GroupBounds)),
             **self._filled(ControllerConfig),
@@ -261,12 +261,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             cluster_id=cluster_id,
             endpoints=tuple(
                 BrokerEndpoint(
-                    name=each.name,
-                    host=each.host,
-                    port=each.port,
-                    security_protocol=PROTOCOL_IDS[each.protocol],
+                    name=listener.name,
+                    host=listener.host,
+                    port=listener.port,
+                    security_protocol=PROTOCOL_IDS[listener.protocol],
                 )
-                for each in self.advertised
+                for listener in self.advertised
             ),
             features=features,
             directories=directories,

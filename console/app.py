@@ -27,7 +27,7 @@ from metaquorum.console.tables import TABLES
 from metaquorum.console.views import Answer, Views
 from metaquorum.metadata.secrets import json_bytes
 
-_LONG = frozenset({"bisect", "diff", "groups", "history", "records", "search", "why"})
+_LONG = frozenset({"bisect", "diff", "groups", "history", "records", "search", "voters", "why"})
 """Views that may read much of the log, or ask a cluster; a move of the handle does not wait for them."""
 _SHORT_AT_ONCE, _LONG_AT_ONCE = 2, 2
 WATCH_S = 0.5
@@ -77,6 +77,7 @@ class _Api:
             "strip": self._strip,
             "table": self._table,
             "groups": lambda request: self._views.groups(query_of(request)),
+            "voters": lambda request: self._views.voters(),
             "moment": lambda request: self._views.moment(self._views.state(_at(request))),
             "overview": lambda request: self._views.overview(_at(request)),
             "entity": lambda request: self._views.entity(text_of(request, "path"), _at(request)),

@@ -40,14 +40,14 @@ def problems(
     image = state.image
     so_far = [event for event in losses if event.offset < state.end_offset]
     offline = offline_replicas(image)
-    found = [
+    lines = [
         *_of_brokers(image, brokers),
         *_of_directories(image, offline),
         *_of_empty_directories(image, offline, so_far),
         *_of_partitions(image, counts),
         *_lost_records(so_far),
     ]
-    return sorted(found, key=_rank)
+    return sorted(lines, key=_rank)
 
 
 def severities(lines: Iterable[Problem]) -> dict[str, str]:

@@ -16,7 +16,7 @@ import uvicorn
 from metaquorum.console.app import application
 from metaquorum.console.moments import Moments
 from metaquorum.console.strip import Strip
-from metaquorum.console.views import GroupRows, Views
+from metaquorum.console.views import Asking, Views
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 
@@ -37,15 +37,16 @@ class LogPage:
         memory_bytes: int,
         *,
         refresh: Callable[[], object] | None = None,
-        groups: GroupRows | None = None,
+        groups: Asking | None = None,
+        voters: Asking | None = None,
     ) -> None:
         """`words` are the paths as given. `refresh` brings the copy of a running cluster's log up to date;
-        `groups` asks that cluster for its groups."""
+        `groups` asks that cluster for its groups, `voters` for those of its quorum."""
         self._strip = Strip(Moments(log, memory_bytes))
         self._refresh = refresh
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
-        self.views = Views(self._strip, words, groups)
+        self.views = Views(self._strip, words, groups, voters)
 
     def start(self) -> None:
         self._thread.start()

@@ -6,6 +6,8 @@ Every answer has `command`: the words of the command that prints the same.
 from __future__ import annotations
 
 import shlex
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -56,14 +58,21 @@ from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.uuids import uuid_to_text
 
 Answer = dict[str, Any]
-GroupRows = Callable[[], list[dict[str, Any]]]
-"""Asks a running cluster for its groups: a row for each partition of a group. Raises InspectError."""
+Asking = Callable[[], list[dict[str, Any]]]
+"""Asks a running cluster for its groups (a row for each partition of a group) or voters. Raises
+InspectError."""
 ENTITIES_MAX = 200
 SPANS_MAX = 500
 RECORDS_MAX = 200
 SEARCHED_MAX = 20
 KEPT_DIFFS = 4
 _PROBLEMS_MAX = 50
+VOTERS_S = 3.0
+"""How long an answer of the voters is shown before they are asked again."""
+_NO_VOTERS = (
+    "The log says who the voters are. Which of them answer now, a running cluster says: start metaquorum"
+    " console --bootstrap HOST:PORT."
+)
 _NO_GROUPS = (
     "A metadata log has no groups and no lag: a running cluster is asked for them. Start metaquorum console"
     " --bootstrap HOST:PORT with the address of a broker."
@@ -74,10 +83,20 @@ class Views:
     """The views of one log. Methods may be called from several threads; those that name something raise
     InspectError if the log does not have it."""
 
-    def __init__(self, strip: Strip, words: tuple[str, ...], groups: GroupRows | None = None) -> None:
+    def __init__(
+        self,
+        strip: Strip,
+        words: tuple[str, ...],
+        groups: Asking | None = None,
+        voters: Asking | None = None,
+    ) -> None:
         """`words` are the paths that were given, or `--bootstrap`, its value and other options, for command
-        lines; `groups` asks a running cluster."""
+        lines; `groups` and `voters` ask a running cluster."""
         self._groups = groups
+        self._voters = voters
+        self._asking_voters = threading.Lock()
+        self._voters_asked_s = -VOTERS_S
+        self._last_voters: list[Answer] = []
         self.moments = strip.moments
         self.strip = strip
         self._log: MetadataLog = strip.moments.log
@@ -223,6 +242,17 @@ class Views:
         page = page_of(GROUP_COLUMNS, self._groups(), query)
         words = ["metaquorum", "groups", "describe", "--all", *self._words]
         return {**asdict(page), "hint": "", "command": shlex.join(words)}
+
+    def voters(self) -> Answer:
+        """Which voters of a running quorum answer now, and how far they are; of a log in files, `hint` says
+        what to do."""
+        if self._voters is None:
+            return {"hint": _NO_VOTERS, "rows": []}
+        with self._asking_voters:  # several pages wait for one answer
+            if time.monotonic() - self._voters_asked_s >= VOTERS_S:
+                self._last_voters = self._voters()
+                self._voters_asked_s = time.monotonic()
+            return {"hint": "", "rows": self._last_voters}
 
     def entity(self, path: str, where: str | None) -> Answer:
         """The fields of an entity and of those below it."""
@@ -426,28 +456,28 @@ class Views:
         state = self.state(where)
         wanted = text.strip().lower()
         kinds = ("moments", "entities", "acls", "settings", "events")
-        found: dict[str, list[Answer]] = {kind: [] for kind in kinds}
+        answers: dict[str, list[Answer]] = {kind: [] for kind in kinds}
         if not wanted:
-            return found
+            return answers
         try:
             point = place_of(text.strip())
-            found["moments"].append(self.moment(self.moments.state(point)))
+            answers["moments"].append(self.moment(self.moments.state(point)))
         except InspectError:
             pass  # it names no moment of this log
         paths = dict.fromkeys(
             (*_entities(state.image, wanted), *_first(continuations(text.strip(), state.image)))
         )
-        found["entities"] = [{"path": path} for path in list(paths)[:SEARCHED_MAX]]
-        found["acls"] = _first(
+        answers["entities"] = [{"path": path} for path in list(paths)[:SEARCHED_MAX]]
+        answers["acls"] = _first(
             {"path": f"acl/{uuid_to_text(entry_id)}", "text": acl_text(acl)}
             for entry_id, acl in entries_about(state.image, text.strip())
         )
-        found["settings"] = _first(
+        answers["settings"] = _first(
             {"path": row["path"], "text": f"{row['resource']}: {row['key']}={row['value']}"}
             for row in table_of("configs", state, TableQuery(text=wanted, size=SEARCHED_MAX)).rows
         )
-        found["events"] = _first(event_json(event) for event in self._mentioning(wanted))
-        return found
+        answers["events"] = _first(event_json(event) for event in self._mentioning(wanted))
+        return answers
 
     def _mentioning(self, text: str) -> Iterator[TimelineEvent]:
         return (event for event in self.strip.events if text in event.text.lower() or text in event.kind)

@@ -37,13 +37,13 @@ def describe_quorum(raft: RaftCore, image: MetadataImage, now_ms: int) -> Descri
 
 def _replica(raft: RaftCore, image: MetadataImage, replica: ReplicaState) -> ReplicaStatus:
     leads = replica.node_id == raft.node_id
-    known = max(replica.log_end_offset, 0)
+    log_end = max(replica.log_end_offset, 0)
     endpoints, versions = _reached_at(raft, image, replica)
     return ReplicaStatus(
         node_id=replica.node_id,
         directory_id=replica.directory_id,
         log_end_offset=replica.log_end_offset,
-        lag=max(0, raft.log_end_offset - known),
+        lag=max(0, raft.log_end_offset - log_end),
         last_fetch_ms=replica.last_fetch_wall_ms,
         last_caught_up_ms=replica.last_caught_up_wall_ms,
         status="Leader" if leads else "Follower" if replica.is_voter else "Observer",

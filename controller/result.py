@@ -60,21 +60,21 @@ def repeated(keys: Iterable[Key]) -> frozenset[Key]:
 
 def epoch_refusal(brokers: BrokersImage, broker_id: int, broker_epoch: int) -> ApiError | None:
     """Why a request with this broker epoch is refused; None if it is the registered one (S1.5, S1.6)."""
-    known = brokers.get(broker_id)
-    if known is None:
+    registration = brokers.get(broker_id)
+    if registration is None:
         return ApiError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered: register it first"
         )
-    if broker_epoch < known.epoch:
+    if broker_epoch < registration.epoch:
         text = (
-            f"broker epoch {broker_epoch} of broker {broker_id} has ended, and {known.epoch} is "
+            f"broker epoch {broker_epoch} of broker {broker_id} has ended, and {registration.epoch} is "
             "registered: a newer process with this id registered, or this one must register again"
         )
         return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
-    if broker_epoch > known.epoch:
+    if broker_epoch > registration.epoch:
         text = (
-            f"broker {broker_id} sent epoch {broker_epoch}, but this controller knows {known.epoch}: retry "
-            "when it has caught up"
+            f"broker {broker_id} sent epoch {broker_epoch}, but this controller knows {registration.epoch}: "
+            "retry when it has caught up"
         )
         return ApiError(ErrorCode.NOT_CONTROLLER, text)
     return None

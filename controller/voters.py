@@ -89,18 +89,18 @@ def upgrade_request(
 
 def _registered(image: MetadataImage, node_id: int, directory_id: bytes) -> Voter | str:
     """A voter's entry in the first voters' record, or why there is none yet."""
-    known = image.controllers.get(node_id)
-    if known is None:
+    registration = image.controllers.get(node_id)
+    if registration is None:
         return f"controller {node_id} has not registered: start it, then retry"
     if not directory_id:
         return f"controller {node_id} has not fetched from this leader yet: start it, then retry"
-    nowhere = [each.host for each in known.endpoints if each.host in ("", "0.0.0.0", "::")]
-    if nowhere or not known.endpoints:
+    nowhere = [each.host for each in registration.endpoints if each.host in ("", "0.0.0.0", "::")]
+    if nowhere or not registration.endpoints:
         return (
             f"controller {node_id} listens on every interface and names no host: set its advertised.listeners"
             " and restart it, then retry"
         )
-    supported = next((each for each in known.features if each.name == KRAFT_VERSION), None)
+    supported = next((each for each in registration.features if each.name == KRAFT_VERSION), None)
     low, high = (
         (0, 0)
         if supported is None
@@ -109,7 +109,9 @@ def _registered(image: MetadataImage, node_id: int, directory_id: bytes) -> Vote
             supported.max_supported_version,
         )
     )
-    endpoints = tuple(VoterEndpoint(each.name.upper(), each.host, each.port) for each in known.endpoints)
+    endpoints = tuple(
+        VoterEndpoint(each.name.upper(), each.host, each.port) for each in registration.endpoints
+    )
     return Voter(node_id, directory_id, endpoints, KRaftVersionFeature(low, high))
 
 
@@ -186,17 +188,17 @@ class Joiner:
         return self._raft.voters.get(self._raft.node_id)
 
     def wanted(
-        self, now_ms: int, quorum: DescribeQuorumResponse | None, found: Sequence[NodeStatus]
+        self, now_ms: int, quorum: DescribeQuorumResponse | None, statuses: Sequence[NodeStatus]
     ) -> AddRaftVoterRequest | RemoveRaftVoterRequest | str:
         """One change, which removes the entry or adds this node; or why it has to wait, in one line. If there
-        is an entry, `quorum` is the leader's description, and `found` are the nodes that answer at the
+        is an entry, `quorum` is the leader's description, and `statuses` are the nodes that answer at the
         endpoints of the entry's voter."""
         identity, entry = self._raft.state.identity, self.entry
         if entry is None:
             return AddRaftVoterRequest(
                 voter=_as_voter(identity), cluster_id=identity.cluster_id, timeout_ms=self._timeout_ms
             )
-        problem = self._why_it_stays(entry, now_ms, quorum, found)
+        problem = self._why_it_stays(entry, now_ms, quorum, statuses)
         return problem or RemoveRaftVoterRequest(
             voter_id=entry.node_id,
             voter_directory_id=entry.directory_id or ZERO_UUID,
@@ -209,7 +211,7 @@ class Joiner:
         entry: VoterNode,
         now_ms: int,
         quorum: DescribeQuorumResponse | None,
-        found: Sequence[NodeStatus],
+        statuses: Sequence[NodeStatus],
     ) -> str | None:
         here = f"controller {entry.node_id}"
         voters = () if quorum is None else quorum.voters
@@ -219,7 +221,7 @@ class Joiner:
             return f"{here} is not a voter yet: the voters have just changed"
         directory = uuid_to_text(voter.directory_id)
         own = (quorum.cluster_id, voter.node_id, voter.directory_id)
-        answers = any((one.cluster_id, one.node_id, one.directory_id) == own for one in found)
+        answers = any((one.cluster_id, one.node_id, one.directory_id) == own for one in statuses)
         if voter.is_alive or answers:
             self._silent = None
             return (

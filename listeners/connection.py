@@ -42,7 +42,7 @@ from metaquorum.listeners.response_memory import Unsent, UnsentShare
 from metaquorum.listeners.services import Client, EndConnection, Handler, Services
 from metaquorum.metadata.text.addresses import address_text, plain_host
 from metaquorum.network.framing import REQUEST_MAX_BYTES, SCRATCH_BYTES, FrameBuffer, FrameError
-from metaquorum.network.limits import ConnectionPlace
+from metaquorum.network.limits import ConnectionSlot
 from metaquorum.network.refused_callers import RefusedCallers, kind_of
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.wire import codec
@@ -70,11 +70,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self,
         config: ConnectionConfig,
         services: Services,
-        place: ConnectionPlace,
+        slot: ConnectionSlot,
         begun: Callable[[ClientConnection], None],
         gone: Callable[[ClientConnection], None],
     ) -> None:
-        self._config, self._services, self._place = config, services, place
+        self._config, self._services, self._slot = config, services, slot
         self._begun, self._gone = begun, gone
         self._login: Login | None = None
         has_login = config.rules is not None and config.rules.sasl is not None
@@ -121,7 +121,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         address = plain_host(peer[0])
         self._client = Client(listener=self._config.listener, address=address, connection=next(_numbers))
         self._peer = address_text(address, peer[1])
-        self._place.end = self.cut_off
+        self._slot.end = self.cut_off
         self._begun(self)
         if self._is_too_fast():
             return
@@ -169,7 +169,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _count_off(self) -> None:
         if not self._counted_off:
             self._counted_off = True
-            self._place.leave()
+            self._slot.leave()
             self._gone(self)
 
     def end(self, reason: str | None = None) -> None:
@@ -281,7 +281,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The client is known, or it speaks the protocol at a listener without logins: the
         connection no longer shares what strangers have."""
         self._is_known = True
-        self._place.known()
+        self._slot.known()
         self._share.move_to(self._config.memory)
 
     def _look_for_login(self) -> None:

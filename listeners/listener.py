@@ -30,7 +30,7 @@ from metaquorum.metadata.settings.keys import MAX_INT
 from metaquorum.network.acceptor import Acceptor, OnAccepted
 from metaquorum.network.files_plan import addresses_of, new_max
 from metaquorum.network.handshakes import LastWords
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace, CreationRate
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot, CreationRate
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.network.tls import ABORTED, NodeTls, problem_of
 from metaquorum.node.machine import OWN_PROCESS, Machine
@@ -131,9 +131,9 @@ class KafkaListeners:
             self._acceptors.append(acceptor)
 
     def _connection(
-        self, settings: ConnectionConfig, services: Services, place: ConnectionPlace
+        self, settings: ConnectionConfig, services: Services, slot: ConnectionSlot
     ) -> ClientConnection:
-        return ClientConnection(settings, services, place, self._begun, self._connections.discard)
+        return ClientConnection(settings, services, slot, self._begun, self._connections.discard)
 
     def _acceptor(self, listener: Listener, bound: socket.socket, accepted: OnAccepted) -> Acceptor:
         """As in Kafka, the brokers' listener is only delayed by a rate of its own."""
@@ -201,17 +201,17 @@ class KafkaListeners:
 
 
 async def _serve_plain(
-    make: Callable[[ConnectionPlace], ClientConnection],
+    make: Callable[[ConnectionSlot], ClientConnection],
     client: socket.socket,
     peer: str,
-    place: ConnectionPlace,
+    slot: ConnectionSlot,
 ) -> None:
     """Lets a connection in without TLS."""
     try:
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: make(place), client)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: make(slot), client)
     except (OSError, asyncio.CancelledError):
         client.close()
-        place.leave()
+        slot.leave()
         raise
 
 
@@ -250,7 +250,7 @@ class TlsHandshakes:
     def __init__(
         self,
         context: ssl.SSLContext,
-        make: Callable[[ConnectionPlace], asyncio.BaseProtocol],
+        make: Callable[[ConnectionSlot], asyncio.BaseProtocol],
         *,
         listener: str,
         timeout_s: float,
@@ -263,40 +263,40 @@ class TlsHandshakes:
         self._refused = refused
         self._loop = asyncio.get_running_loop()
 
-    async def handshake(self, client: socket.socket, peer: str, place: ConnectionPlace) -> None:
+    async def handshake(self, client: socket.socket, peer: str, slot: ConnectionSlot) -> None:
         """See `acceptor.OnAccepted`."""
         last_words = LastWords(client)
         try:
             async with asyncio.timeout(self._timeout_s):
                 if not await self._says_something(client):
-                    self._drop(client, place)  # a check whether the port is open
+                    self._drop(client, slot)  # a check whether the port is open
                     return
                 await self._loop.connect_accepted_socket(
-                    lambda: self._make(place),
+                    lambda: self._make(slot),
                     client,
                     ssl=self._context,
                     ssl_handshake_timeout=self._timeout_s,
                 )
         except ssl.SSLError as error:
-            place.leave()
+            slot.leave()
             self._log_failure(peer, problem_of(error))
             await last_words.say()
         except (ConnectionAbortedError, TimeoutError):
-            self._drop(client, place)
+            self._drop(client, slot)
             self._log_failure(peer, f"it did not end within {self._timeout_s:g} s")
         except OSError:
-            self._drop(client, place)
+            self._drop(client, slot)
             self._log_failure(peer, ABORTED)
         except asyncio.CancelledError:
-            self._drop(client, place)
+            self._drop(client, slot)
             raise
         finally:
             last_words.drop()
 
     @staticmethod
-    def _drop(client: socket.socket, place: ConnectionPlace) -> None:
+    def _drop(client: socket.socket, slot: ConnectionSlot) -> None:
         client.close()
-        place.leave()
+        slot.leave()
 
     async def _says_something(self, client: socket.socket) -> bool:
         """True if bytes arrive rather than the end or a reset of the connection."""

@@ -130,12 +130,12 @@ class Login:
 
     def _handshake(self, request: codec.Request) -> LoginReply:
         body: SaslHandshakeRequest = request.body
-        known = body.mechanism in self._rules.mechanisms
-        code = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        is_offered = body.mechanism in self._rules.mechanisms
+        code = ErrorCode.NONE if is_offered else ErrorCode.UNSUPPORTED_SASL_MECHANISM
         header = request.header
         answer = SaslHandshakeResponse(error_code=code, mechanisms=tuple(self._rules.mechanisms))
         chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, answer)
-        if not known:
+        if not is_offered:
             offered = ", ".join(self._rules.mechanisms)
             return self._fail(f"mechanism {body.mechanism[:40]!r} is not offered: use {offered}", chunks)
         if self._granted is not None and body.mechanism != self._mechanism:

@@ -72,8 +72,8 @@ def at_once(handler: Callable[[Request, Client], Coroutine[Any, Any, Any]]) -> H
     return begin
 
 
-def _as_it_is(found: Any) -> Any:
-    return found
+def _as_it_is(answer: Any) -> Any:
+    return answer
 
 
 class Offered(msgspec.Struct, frozen=True):

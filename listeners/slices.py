@@ -183,12 +183,12 @@ def _leaves(
     items: Iterable[Any], levels: tuple[Level, ...], chain: tuple[Any, ...] = (), places: tuple[int, ...] = ()
 ) -> Iterator[_Leaf]:
     rest = levels[1:]
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         parts = getattr(item, rest[0][0]) if rest else None
         if parts:
-            yield from _leaves(parts, rest, (*chain, item), (*places, place))
+            yield from _leaves(parts, rest, (*chain, item), (*places, index))
         else:
-            yield _Leaf((*chain, item), (*places, place))
+            yield _Leaf((*chain, item), (*places, index))
 
 
 def _items_of(leaves: Iterable[_Leaf], levels: tuple[Level, ...], depth: int = 0) -> tuple[Any, ...]:
@@ -212,15 +212,17 @@ def _shared(leaf: _Leaf, other: _Leaf) -> int:
 
 async def _once(leaves: Iterable[_Leaf], name_of: Callable[[_Leaf], Any]) -> Iterable[_Leaf]:
     """Of several leaves with one name, the last, where the first one was."""
-    found: dict[Any, _Leaf] = {}
+    by_name: dict[Any, _Leaf] = {}
     rest = iter(leaves)
     while piece := list(islice(rest, NAMED_AT_ONCE)):
         for leaf in piece:
             name = name_of(leaf)
-            first = found.get(name)
-            found[name] = leaf if first is None else _Leaf((*first.chain[:-1], leaf.chain[-1]), first.places)
+            first = by_name.get(name)
+            by_name[name] = (
+                leaf if first is None else _Leaf((*first.chain[:-1], leaf.chain[-1]), first.places)
+            )
         await pause()
-    return found.values()
+    return by_name.values()
 
 
 def _itself(leaf: _Leaf) -> Any:
@@ -297,14 +299,14 @@ def _joined(results: list[Any], more: Sequence[Any], fields: Sequence[str], shar
     return results
 
 
-def _structures(found: Any) -> int:
+def _structures(results: Any) -> int:
     """How many structures are in these results."""
-    count, left = 0, [*found]
+    count, left = 0, [*results]
     while left:
-        each = left.pop()
-        if isinstance(each, msgspec.Struct):
+        value = left.pop()
+        if isinstance(value, msgspec.Struct):
             count += 1
-            left += [getattr(each, name) for name in each.__struct_fields__]
-        elif type(each) is tuple:
-            left += each
+            left += [getattr(value, name) for name in value.__struct_fields__]
+        elif type(value) is tuple:
+            left += value
     return count

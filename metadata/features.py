@@ -105,8 +105,17 @@ def needed_metadata_version(name: str, level: int) -> int:
     return _NEEDS_METADATA_VERSION.get((name, level), MIN_METADATA_VERSION)
 
 
-# (first level, record version), ascending. Types that are not listed are written in version 0 at every level.
-_VERSION_STEPS: dict[type[Any], tuple[tuple[int, int], ...]] = {
+# (first level, record version), ascending, of every type.
+VERSION_STEPS: dict[type[Any], tuple[tuple[int, int], ...]] = {
+    **dict.fromkeys(
+        (
+            *(records.UnregisterBrokerRecord, records.FenceBrokerRecord, records.UnfenceBrokerRecord),
+            *(records.TopicRecord, records.RemoveTopicRecord, records.ConfigRecord),
+            *(records.ClientQuotaRecord, records.ProducerIdsRecord),
+            *(records.AccessControlEntryRecord, records.RemoveAccessControlEntryRecord),
+        ),
+        ((MIN_METADATA_VERSION, 0),),
+    ),
     records.BrokerRecord: ((1, 0), (7, 1), (8, 2), (17, 3)),
     records.PartitionRecord: ((1, 0), (17, 1), (23, 2)),
     records.PartitionChangeRecord: ((1, 0), (17, 1), (23, 2)),
@@ -160,9 +169,7 @@ def record_version_for(record_type: type[Any], metadata_version: int) -> int:
             f"this release does not know metadata.version {metadata_version}, only {MIN_METADATA_VERSION} "
             f"to {MAX_METADATA_VERSION}: it can read this log, but not write it; use a newer release"
         )
-    steps = _VERSION_STEPS.get(record_type)
-    if steps is None:
-        return 0
+    steps = VERSION_STEPS[record_type]
     reached = [version for level, version in steps if level <= metadata_version]
     if not reached:
         raise UnsupportedVersionError(
@@ -190,7 +197,7 @@ if TYPE_CHECKING:
     pass
 
 _CHANGES_METADATA = frozenset({3, 22, 24, 25}).union(
-    level for steps in _VERSION_STEPS.values() for level, _ in steps
+    level for steps in VERSION_STEPS.values() for level, _ in steps
 )
 """Levels of metadata.version with a record, or a version of one, that the level before cannot carry, and
 those of which Kafka says the same (didMetadataChange) or, of 24 and 25, guarantees nothing."""

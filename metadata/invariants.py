@@ -57,16 +57,18 @@ class Violation(msgspec.Struct, frozen=True):
     rule: str
     severity: str
     where: str
-    found: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.severity} {self.rule} at {self.where}: {self.found}"
+        return f"{self.severity} {self.rule} at {self.where}: {self.text}"
 
 
 class ChunkView:
     """A chunk's columns by name, and which brokers are registered and active."""
 
-    def __init__(self, chunk: Chunk, known: npt.NDArray[np.int64], active: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self, chunk: Chunk, registered: npt.NDArray[np.int64], active: npt.NDArray[np.int64]
+    ) -> None:
         data, width = chunk.data, chunk.replica_width
         self.live: Bools = data[TOPIC] >= 0
         self.leader = data[LEADER]
@@ -77,7 +79,7 @@ class ChunkView:
         self.replicas = data[LISTS : LISTS + width]
         self.directories = data[LISTS + width : LISTS + 2 * width]
         self.isr = data[chunk.isr_start :]
-        self.known = known
+        self.registered = registered
         self.active = active
 
 
@@ -118,7 +120,7 @@ def _isr_not_active(view: ChunkView) -> Bools:
 
 
 def _replica_not_registered(view: ChunkView) -> Bools:
-    missing: Bools = (~np.isin(view.replicas, view.known) & (view.replicas != PADDING)).any(axis=0)
+    missing: Bools = (~np.isin(view.replicas, view.registered) & (view.replicas != PADDING)).any(axis=0)
     return missing
 
 

@@ -93,7 +93,7 @@ def replay_records(
 class Replayer:
     """Replays many batches in place. Discard it after an error that was raised (not handled)."""
 
-    __slots__ = ("_begin", "_on_error", "_visible", "builder", "skipped", "use_columns")
+    __slots__ = ("_begin", "_on_error", "_visible", "builder", "keeps_changes", "skipped", "use_columns")
 
     def __init__(
         self,
@@ -111,6 +111,9 @@ class Replayer:
             self._begin = (state.transaction.begin_offset, state.transaction.name)
         self._on_error = on_error
         self.use_columns = use_columns
+        self.keeps_changes = True
+        """If False, runs and large batches leave out what usual partition changes set. They are checked as
+        ever, and the errors are the same; the leaders and ISRs of the states are not."""
         self.skipped = 0
 
     @property

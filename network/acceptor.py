@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from metaquorum.metadata.text.addresses import address_text, plain_host
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace, CreationRate
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot, CreationRate
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.storage.disk.descriptors import DESCRIPTORS, NO_MORE
 
@@ -28,7 +28,7 @@ AT_ONCE = 64
 
 _log = logging.getLogger(__name__)
 
-OnAccepted = Callable[[socket.socket, str, ConnectionPlace], Coroutine[Any, Any, None]]
+OnAccepted = Callable[[socket.socket, str, ConnectionSlot], Coroutine[Any, Any, None]]
 """Takes an accepted socket, its peer as HOST:PORT, and its place, which it must leave at the end. Runs as a
 task, which is cancelled if the connection must close meanwhile."""
 
@@ -116,15 +116,15 @@ class Acceptor:
         self._stop(PAUSE_S)
 
     def _admit(self, client: socket.socket, peer: str, address: str) -> None:
-        place = self._limits.admit(self._name, address)
-        if isinstance(place, str):
+        slot = self._limits.admit(self._name, address)
+        if isinstance(slot, str):
             client.close()
-            text = f"closed the connection of {{peer}} to listener {self._name}: {place}"
+            text = f"closed the connection of {{peer}} to listener {self._name}: {slot}"
             self._refused.log(peer, text)
             return
         client.setblocking(False)
-        task = self._loop.create_task(self._accepted(client, peer, place))
-        place.end = lambda _: None if task.done() else _cancel(task)
+        task = self._loop.create_task(self._accepted(client, peer, slot))
+        slot.end = lambda _: None if task.done() else _cancel(task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -164,12 +164,12 @@ def new_max(config: NodeConfig, connections: int) -> int:
 
 def addresses_of(overrides: Mapping[str, int]) -> dict[str, int]:
     """Limits by address for limits by host; a host that does not resolve has none."""
-    found: dict[str, int] = {}
+    by_address: dict[str, int] = {}
     for host, most in overrides.items():
         try:
             infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except OSError as error:
             _log.warning("max.connections.per.ip.overrides: %s does not resolve: %s", host, error)
             continue
-        found |= {str(info[4][0]): most for info in infos}
-    return found
+        by_address |= {str(info[4][0]): most for info in infos}
+    return by_address

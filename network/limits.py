@@ -19,7 +19,7 @@ BROKERS_MORE = 16
 """How many connections beyond the limit of open files brokers may have while clients' connections close."""
 
 
-class ConnectionPlace:
+class ConnectionSlot:
     """The place of one connection. `end` closes it, given the reason; its owner sets it."""
 
     __slots__ = ("_limits", "address", "end", "listener")
@@ -62,25 +62,25 @@ class ConnectionLimits:
         self._new_max = new_max
         self._by_address: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
-        self._places: set[ConnectionPlace] = set()
-        self._new: dict[str, dict[ConnectionPlace, None]] = {}
+        self._places: set[ConnectionSlot] = set()
+        self._new: dict[str, dict[ConnectionSlot, None]] = {}
         self._new_count = 0
 
-    def admit(self, listener: str, address: str) -> ConnectionPlace | str:
-        """A place for a connection, counted from now on; a text says why there is none. May end a new
+    def admit(self, listener: str, address: str) -> ConnectionSlot | str:
+        """A slot for a connection, counted from now on; a text says why there is none. May end a new
         connection."""
         refusal = self._refusal(listener, address)
         if refusal is not None:
             return refusal
         if self._new_count >= self._new_max:
             self.replace_new()
-        place = ConnectionPlace(self, listener, address)
-        self._places.add(place)
+        slot = ConnectionSlot(self, listener, address)
+        self._places.add(slot)
         self._by_address[address] += 1
         self._open[listener] += 1
-        self._new.setdefault(address, {})[place] = None
+        self._new.setdefault(address, {})[slot] = None
         self._new_count += 1
-        return place
+        return slot
 
     def _refusal(self, listener: str, address: str) -> str | None:
         most = self._by_listener.get(listener)
@@ -120,26 +120,26 @@ class ConnectionLimits:
         """True if connections of this listener may close to make room."""
         return listener != self._protected
 
-    def known(self, place: ConnectionPlace) -> None:
-        """See `ConnectionPlace.known`."""
-        same = self._new.get(place.address, {})
-        if place in same:
-            del same[place]
+    def known(self, slot: ConnectionSlot) -> None:
+        """See `ConnectionSlot.known`."""
+        same = self._new.get(slot.address, {})
+        if slot in same:
+            del same[slot]
             self._new_count -= 1
             if not same:
-                del self._new[place.address]
+                del self._new[slot.address]
 
-    def left(self, place: ConnectionPlace) -> None:
-        """See `ConnectionPlace.leave`."""
-        if place not in self._places:
+    def left(self, slot: ConnectionSlot) -> None:
+        """See `ConnectionSlot.leave`."""
+        if slot not in self._places:
             return
-        self.known(place)
-        place.end = _nothing  # its owner must not wait for the garbage collector
-        self._places.discard(place)
-        self._open[place.listener] -= 1
-        self._by_address[place.address] -= 1
-        if not self._by_address[place.address]:
-            del self._by_address[place.address]
+        self.known(slot)
+        slot.end = _nothing  # its owner must not wait for the garbage collector
+        self._places.discard(slot)
+        self._open[slot.listener] -= 1
+        self._by_address[slot.address] -= 1
+        if not self._by_address[slot.address]:
+            del self._by_address[slot.address]
 
 
 class CreationRate:

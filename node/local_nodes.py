@@ -132,12 +132,12 @@ def free_ports(count: int) -> list[int]:
     range is taken.
     """
     rng = random.SystemRandom()
-    found: list[int] = []
+    ports: list[int] = []
     draws = 0
-    while len(found) < count:
+    while len(ports) < count:
         draws += 1
         if draws > _DRAWS_MAX:
-            give_back_ports(found)
+            give_back_ports(ports)
             raise StartError(
                 f"{count} ports are needed, and of {PORTS.start} to {PORTS.stop - 1} at {HOST} nearly all are"
                 " taken: end other programs, or have fewer nodes"
@@ -159,8 +159,8 @@ def free_ports(count: int) -> list[int]:
             kept.close()
         if len(_given) > _KEPT_MAX:
             next((each for each in _given.values() if each.fileno() >= 0), kept).close()
-        found.append(port)
-    return found
+        ports.append(port)
+    return ports
 
 
 def give_back_ports(ports: Iterable[int]) -> None:

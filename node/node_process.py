@@ -36,6 +36,9 @@ class ProcessRole(Protocol):
 
     def after_step(self, now_ms: int) -> None: ...
 
+    def carry(self, by_ms: int) -> None:
+        """See `NodeProcess.carry`."""
+
     def is_serving(self) -> bool:
         """Whether others may call it now."""
 
@@ -109,6 +112,13 @@ class NodeProcess:
         """Ends a node that shares its process as the death of a process does: it tells no one."""
         self.is_killed = True
         self.driver.end("killed", failed=True)
+
+    def carry(self, by_ms: int) -> None:
+        """The clock is set forward by so much at once: what waits for other nodes waits no less for it, as
+        if they had been heard from all the while."""
+        self.raft.carry(by_ms)
+        for role in self.roles:
+            role.carry(by_ms)
 
     async def run(self) -> Ending:
         """Runs until the node stops or the process cannot continue; then closes everything in order."""

@@ -112,7 +112,7 @@ def check_directories(
 ) -> tuple[MetaProperties, tuple[bytes, ...]]:
     """The identity of the metadata directory and the ids of `log.dirs`; reads only. Raises StartError or
     StorageError."""
-    found: dict[Path, MetaProperties] = {}
+    identities: dict[Path, MetaProperties] = {}
     for path in dict.fromkeys((config.metadata_log_dir, *config.log_dirs)):
         if not disk.is_directory(str(path)):
             if disk.exists(str(path)):
@@ -120,11 +120,11 @@ def check_directories(
             raise StartError(
                 f"{path} does not exist: format it with metaquorum storage format, or correct log.dirs"
             )
-        found[path] = load_meta_properties(disk, str(path))
-    own = found[config.metadata_log_dir]
-    for path, identity in found.items():
+        identities[path] = load_meta_properties(disk, str(path))
+    own = identities[config.metadata_log_dir]
+    for path, identity in identities.items():
         check_identity(config, own, str(path), identity)
-    ids = [found[path].directory_id or b"" for path in config.log_dirs]
+    ids = [identities[path].directory_id or b"" for path in config.log_dirs]
     if len(set(ids)) != len(ids):
         raise StartError("two directories of log.dirs have the same directory.id: one is a copy; reformat it")
     return own, tuple(ids)
@@ -243,19 +243,19 @@ def _check_voters(disk: Disk, replica_directory: str, config: NodeConfig, *, is_
                 config.path,
             )
         return
-    known = stored_voters.load_voters(disk, replica_directory)
-    if known is None and disk.is_directory(replica_directory):
+    stored = stored_voters.load_voters(disk, replica_directory)
+    if stored is None and disk.is_directory(replica_directory):
         # Kafka remembers them in its quorum-state, without the ids of directories.
         quorum = load_quorum_state(disk, replica_directory)
-        known = dict.fromkeys(quorum.voters) if quorum is not None and quorum.voters else None
-    if known is not None and config.role != BROKER and not config.voters:
+        stored = dict.fromkeys(quorum.voters) if quorum is not None and quorum.voters else None
+    if stored is not None and config.role != BROKER and not config.voters:
         raise StartError(
             f"{config.path}: controller.quorum.voters is missing, but this controller belongs to a quorum "
             "with static voters (kraft.version 0): name every controller there again"
         )
-    if known is None or not _is_among(config.voters, config):
+    if stored is None or not _is_among(config.voters, config):
         return
-    change = stored_voters.change_of_voters(known, config.voters)
+    change = stored_voters.change_of_voters(stored, config.voters)
     if change is not None:
         raise StartError(change)
 

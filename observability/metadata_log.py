@@ -27,7 +27,7 @@ CHUNKS_PER_TICK = 64
 _log = logging.getLogger("metaquorum.metadata")
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _Position(msgspec.Struct, frozen=True):
     offset: int
     epoch: int
     source: Source
@@ -52,7 +52,7 @@ class MetadataLines:
         old, self._image = self._image, image
         if image is old:
             return
-        position = self._place(image)
+        position = self._position_of(image)
         if self._is_live != (position.source == "live"):
             self._turn(old, position)
         if image.brokers is not old.brokers:
@@ -71,40 +71,46 @@ class MetadataLines:
         """Counts changes of partitions, a bounded part at a time."""
         self._summary.tick(now_ms)
 
-    def _place(self, image: MetadataImage) -> _Place:
+    def _position_of(self, image: MetadataImage) -> _Position:
         provenance = image.provenance
         replayed = self._live_from is None or provenance.offset <= self._live_from
-        return _Place(provenance.offset, provenance.epoch, "replayed" if replayed else "live")
+        return _Position(provenance.offset, provenance.epoch, "replayed" if replayed else "live")
 
-    def _turn(self, old: MetadataImage, place: _Place) -> None:
+    def _turn(self, old: MetadataImage, position: _Position) -> None:
         """Switches from replayed to live, or back for the replay of a snapshot."""
-        self._is_live = place.source == "live"
+        self._is_live = position.source == "live"
         self._summary.forget(old.topics)
         if self._is_live:
-            before = self._place(old)
+            before = self._position_of(old)
             text = (
                 f"caught up with the log: brokers {len(old.brokers)}, topics {len(old.topics)}, "
                 f"partitions {old.topics.partition_count}"
             )
-            _log_line(text, _Place(before.offset, before.epoch, "replayed"))
+            _log_line(text, _Position(before.offset, before.epoch, "replayed"))
 
 
-def _log_line(text: str, place: _Place, *, debug: bool = False, **fields: object) -> None:
+def _log_line(text: str, position: _Position, *, debug: bool = False, **fields: object) -> None:
     log_metadata(
-        _log, text, offset=place.offset, epoch=place.epoch, source=place.source, debug=debug, **fields
+        _log,
+        text,
+        offset=position.offset,
+        epoch=position.epoch,
+        source=position.source,
+        debug=debug,
+        **fields,
     )
 
 
 # ---- brokers
 
 
-def _log_brokers(old: BrokersImage, new: BrokersImage, place: _Place) -> None:
+def _log_brokers(old: BrokersImage, new: BrokersImage, position: _Position) -> None:
     for broker_id in sorted({*old, *new}):
         before, after = old.get(broker_id), new.get(broker_id)
         line = _broker_line(broker_id, before, after)
         known = after or before
         if line is not None and known is not None:
-            _log_line(line, place, broker_id=broker_id, broker_epoch=known.epoch)
+            _log_line(line, position, broker_id=broker_id, broker_epoch=known.epoch)
 
 
 def _broker_line(
@@ -127,20 +133,20 @@ def _broker_line(
 # ---- topics and partitions, each
 
 
-def _log_partitions(old: MetadataImage, new: MetadataImage, place: _Place) -> None:
+def _log_partitions(old: MetadataImage, new: MetadataImage, position: _Position) -> None:
     delta = diff(old, new)
     for topic in delta.topics_added:
-        _log_line(f"topic {topic.name} was created", place, debug=True, topic=topic.name)
+        _log_line(f"topic {topic.name} was created", position, debug=True, topic=topic.name)
     for topic in delta.topics_removed:
-        _log_line(f"topic {topic.name} was deleted", place, debug=True, topic=topic.name)
+        _log_line(f"topic {topic.name} was deleted", position, debug=True, topic=topic.name)
     for key in (*delta.partitions.added, *delta.partitions.changed):
         before, after = old.topics.partition(*key), new.topics.partition(*key)
         named = new.topics.topic(key[0])
         if after is not None and named is not None:
-            _log_partition(named.name, before, after, place)
+            _log_partition(named.name, before, after, position)
 
 
-def _log_partition(topic: str, old: PartitionInfo | None, new: PartitionInfo, place: _Place) -> None:
+def _log_partition(topic: str, old: PartitionInfo | None, new: PartitionInfo, position: _Position) -> None:
     leader = "nobody" if new.leader < 0 else str(new.leader)
     text = f"partition {topic}-{new.index} is led by {leader}"
     if old is not None and old.leader_epoch == new.leader_epoch:
@@ -148,7 +154,7 @@ def _log_partition(topic: str, old: PartitionInfo | None, new: PartitionInfo, pl
     isr = ",".join(map(str, new.isr)) or "nobody"
     _log_line(
         f"{text}, in sync: {isr}",
-        place,
+        position,
         debug=True,
         topic=topic,
         partition=new.index,
@@ -167,7 +173,7 @@ class _Summary:
 
     def __init__(self, topics: TopicsImage) -> None:
         self._counted = self._topics = topics
-        self._place: _Place | None = None
+        self._position: _Position | None = None
         self._due_ms = 0
         self._count: _Count | None = None
 
@@ -176,12 +182,12 @@ class _Summary:
         self._counted = self._topics = topics
         self._count = None
 
-    def moved(self, topics: TopicsImage, place: _Place) -> None:
-        self._topics, self._place = topics, place
+    def moved(self, topics: TopicsImage, position: _Position) -> None:
+        self._topics, self._position = topics, position
 
     def tick(self, now_ms: int) -> None:
         if self._count is None:
-            position = self._place
+            position = self._position
             if self._topics is self._counted or position is None or position.source != "live":
                 return
             if now_ms < self._due_ms or not _log.isEnabledFor(logging.INFO):
@@ -197,8 +203,8 @@ class _Summary:
 class _Count:
     """A comparison of two images, in parts."""
 
-    def __init__(self, old: TopicsImage, new: TopicsImage, place: _Place) -> None:
-        self._place = place
+    def __init__(self, old: TopicsImage, new: TopicsImage, position: _Position) -> None:
+        self._position = position
         self._topics = len(new) - len(old)
         self._partitions = new.partition_count - old.partition_count
         self._led = self._leaderless = 0
@@ -225,7 +231,7 @@ class _Count:
         if parts:
             _log_line(
                 ", ".join(parts),
-                self._place,
+                self._position,
                 topics=self._topics,
                 partitions=self._partitions,
                 new_leaders=self._led,

@@ -201,12 +201,12 @@ class FrameSource(TableSource):
         return int(midnight.timestamp() * 1000) if row["latest"] is None else int(row["latest"])
 
 
-def finding_row(one: AuditFinding) -> tuple[Any, ...]:
+def finding_row(finding: AuditFinding) -> tuple[Any, ...]:
     """A finding as a row of FINDING_SCHEMA."""
-    times = (_time(one.time_ms), _time(one.end_ms))
+    times = (_time(finding.time_ms), _time(finding.end_ms))
     return (
-        *(one.severity, one.kind, one.cluster, one.subject, *times),
-        *(one.offset, one.count, one.seconds, one.text),
+        *(finding.severity, finding.kind, finding.cluster, finding.subject, *times),
+        *(finding.offset, finding.count, finding.seconds, finding.text),
     )
 
 

@@ -136,9 +136,9 @@ class Options:
         if 0 in (self.max_bytes, self.max_files):
             raise OptionError("maxBytesPerTrigger and maxFilesPerTrigger are at least 1")
 
-    def places(self, disk: StoreDisk | None = None, known: Identities | None = None) -> list[LogPlace]:
-        """The logs below the paths, listed by `disk`. `known`: what was read before. Raises NoLogsError."""
-        return find_logs(disk or StoreDisk(), self.paths, self.cluster, known)
+    def places(self, disk: StoreDisk | None = None, earlier: Identities | None = None) -> list[LogPlace]:
+        """The logs below the paths, listed by `disk`. `earlier`: what was read before. Raises NoLogsError."""
+        return find_logs(disk or StoreDisk(), self.paths, self.cluster, earlier)
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
@@ -201,17 +201,17 @@ class PiecePartition(InputPartition):
     up to which every batch must exist."""
 
     def __init__(
-        self, piece: Piece | None, place: LogPlace | None = None, whole_to: int | None = None
+        self, piece: Piece | None, location: LogPlace | None = None, whole_to: int | None = None
     ) -> None:
         self.piece = piece
-        self.place = place
+        self.location = location
         self.whole_to = whole_to
 
     def require(self) -> None:
         """Raises SourceError if this executor cannot read what the driver found."""
         from metaquorum.pipeline.logs.executors import require_path, unseen, where
 
-        path = self.piece.path if self.piece is not None else self.place.path if self.place else None
+        path = self.piece.path if self.piece is not None else self.location.path if self.location else None
         try:
             if path is not None:
                 require_path(StoreDisk(), path)
@@ -301,25 +301,25 @@ class MetadataLogReader(DataSourceReader):
             if not self._take_logs(one) and (self._options.type == DAMAGE or not self._take(one)):
                 yield one
 
-    def _take_logs(self, one: Filter) -> bool:
-        if self._options.one_history and one.attribute == ("node_id",):  # type: ignore[attr-defined]
+    def _take_logs(self, condition: Filter) -> bool:
+        if self._options.one_history and condition.attribute == ("node_id",):  # type: ignore[attr-defined]
             return False  # which node's log is read depends on all of them
-        match one:
+        match condition:
             case EqualTo(attribute=("cluster" | "node_id",), value=value):
-                self._only.append((one.attribute[0], frozenset([value])))
+                self._only.append((condition.attribute[0], frozenset([value])))
             case In(attribute=("cluster" | "node_id",), value=values):
-                self._only.append((one.attribute[0], frozenset(values)))
+                self._only.append((condition.attribute[0], frozenset(values)))
             case _:
                 return False
         return True
 
-    def _is_wanted(self, place: LogPlace) -> bool:
-        given = {"cluster": place.cluster, "node_id": place.node_id}
+    def _is_wanted(self, location: LogPlace) -> bool:
+        given = {"cluster": location.cluster, "node_id": location.node_id}
         return all(given[name] is not None and given[name] in values for name, values in self._only)
 
-    def _take(self, one: Filter) -> bool:
+    def _take(self, condition: Filter) -> bool:
         """Whether the reader fully applies the filter."""
-        match one:
+        match condition:
             case EqualTo(attribute=("type",), value=str(name)) if self._options.type == ALL:
                 return self._take_types((name,))
             case In(attribute=("type",), value=names) if self._options.type == ALL:
@@ -335,7 +335,7 @@ class MetadataLogReader(DataSourceReader):
             case LessThan(attribute=("offset",), value=int(value)):
                 return self._take_offsets(None, value - 1)
             case _:
-                bounds = _time_bounds(one)
+                bounds = _time_bounds(condition)
                 return bounds is not None and self._take_times(*bounds)
 
     def _take_types(self, names: tuple[str, ...]) -> bool:
@@ -385,8 +385,8 @@ class MetadataLogReader(DataSourceReader):
         if not isinstance(partition, PiecePartition):
             raise TypeError(f"a partition of another source: {partition!r}")
         partition.require()
-        if partition.place is not None:
-            yield from damage_batches(partition.place, self._options.dialect)
+        if partition.location is not None:
+            yield from damage_batches(partition.location, self._options.dialect)
         elif partition.piece is not None:
             yield from record_batches(self._options.type, partition.piece, self._selection)
 
@@ -397,21 +397,21 @@ def _replaced(selection: Selection, **changes: Any) -> Selection:
     return msgspec.structs.replace(selection, **changes)
 
 
-def _tighter(choose: Any, known: int | None, found: int | None) -> int | None:
-    bounds = [bound for bound in (known, found) if bound is not None]
+def _tighter(choose: Any, first: int | None, second: int | None) -> int | None:
+    bounds = [bound for bound in (first, second) if bound is not None]
     return choose(bounds) if bounds else None
 
 
-def _time_bounds(one: Filter) -> tuple[int, int] | None:
+def _time_bounds(condition: Filter) -> tuple[int, int] | None:
     """The first and the last Unix ms of valid times that a filter on the timestamp accepts.
     None for any other filter."""
-    if getattr(one, "attribute", None) != ("timestamp",):
+    if getattr(condition, "attribute", None) != ("timestamp",):
         return None
-    time_us = _unix_us(getattr(one, "value", None))
+    time_us = _unix_us(getattr(condition, "value", None))
     if time_us is None:
         return None
     at_least, at_most = -(-time_us // 1000), time_us // 1000
-    match one:
+    match condition:
         case EqualTo():
             return max(0, at_least), at_most
         case GreaterThanOrEqual():

@@ -223,6 +223,11 @@ class RaftCore:
             replication.resign(self.state, now_ms=now_ms)
         return self._done(now_ms=now_ms)
 
+    def carry(self, by_ms: int) -> None:
+        """The clock was set forward by so much at once, and no message could arrive meanwhile: how long the
+        other voters have been silent stays as it is."""
+        timers.carry(self.state, by_ms)
+
     # ---- what the driver and the node read -----------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:

@@ -12,21 +12,21 @@ from metaquorum.storage.types import LogPosition
 
 
 def check_log(
-    directory: str, *, known: LogPosition, start_offset: int, end_offset: int, epochs: EpochTable
+    directory: str, *, committed: LogPosition, start_offset: int, end_offset: int, epochs: EpochTable
 ) -> None:
     """An opened log must hold what was known to be committed. `end_offset` takes snapshots into account
     too. Raises CommittedLostError."""
-    if end_offset < known.offset:
+    if end_offset < committed.offset:
         lacks = f"the log ends at offset {end_offset}"
     else:
-        epoch = epochs.epoch_at(known.offset - 1) if known.offset > start_offset else None
-        if epoch in (None, known.epoch):
+        epoch = epochs.epoch_at(committed.offset - 1) if committed.offset > start_offset else None
+        if epoch in (None, committed.epoch):
             return
-        lacks = f"offset {known.offset - 1} is of epoch {epoch}, and was of epoch {known.epoch}"
+        lacks = f"offset {committed.offset - 1} is of epoch {epoch}, and was of epoch {committed.epoch}"
     raise CommittedLostError(
         f"{directory}: committed records are missing: {lacks}, and {FILE_NAME} beside it says that everything"
-        f" below offset {known.offset} was committed; the log was replaced by an older copy, cut, or lost by"
-        " its disk. No byte was changed. Keep this directory, do not put an older one in its place;"
+        f" below offset {committed.offset} was committed; the log was replaced by an older copy, cut, or lost"
+        " by its disk. No byte was changed. Keep this directory, do not put an older one in its place;"
         f" {WHERE}"
     )
 
@@ -51,7 +51,7 @@ class LogView:
         """The newest note of what is committed and synced here. Never falls."""
         check_log(
             recovered.directory,
-            known=self.noted,
+            committed=self.noted,
             start_offset=self.start_offset,
             end_offset=max([self.end_offset, *(position.offset for position in self.snapshots)]),
             epochs=self.epochs,

@@ -87,11 +87,11 @@ def refuse_vote(state: RaftState, voter_id: int, directory_id: bytes, response: 
     return True
 
 
-def _warn(state: RaftState, what: str, node_id: int, known: Acknowledged, offset: int) -> None:
+def _warn(state: RaftState, what: str, node_id: int, acknowledged: Acknowledged, offset: int) -> None:
     state.warn_once(
-        f"{what}: its directory {uuid_to_text(known.directory_id)} has acknowledged everything below offset"
-        f" {known.offset} (epoch {known.epoch}), and its log ends at {offset}: it is an older copy of itself;"
-        f" stop node {node_id} and {_advice(state, node_id)}"
+        f"{what}: its directory {uuid_to_text(acknowledged.directory_id)} has acknowledged everything"
+        f" below offset {acknowledged.offset} (epoch {acknowledged.epoch}), and its log ends at {offset}: it"
+        f" is an older copy of itself; stop node {node_id} and {_advice(state, node_id)}"
     )
 
 

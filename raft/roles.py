@@ -304,8 +304,8 @@ VOTER_STARTS = {start.role: start.reason for start in STARTS}
 OBSERVER_STARTS = {start.role: start.reason for start in STARTS if start.of_observers}
 
 
-def first_role(at: AtStart) -> Role:
-    return next(start.role for start in STARTS if start.holds(at))
+def first_role(at_start: AtStart) -> Role:
+    return next(start.role for start in STARTS if start.holds(at_start))
 
 
 def check_start(role: Role, *, observer: bool) -> None:
@@ -372,6 +372,9 @@ class Candidate:
     """Voter ids. Once the others are no majority, the election is lost."""
     backoff_until_ms: int | None = None
     """Set once it has lost: the end of a random pause, so that two losers do not collide again."""
+    assumed: bool = False
+    """Whether voters without pre-votes were asked for nothing before: they were not asked whether this log is
+    behind theirs."""
     role: Role = field(default=Role.CANDIDATE, init=False)
 
 

@@ -381,6 +381,13 @@ class RaftState:
         """A timeout drawn from [timeout, 1.5 x timeout]."""
         return timeout_ms + self.rng.randint(0, max(1, timeout_ms // JITTER_PART))
 
+    def votes_patience_ms(self) -> int:
+        """How long a candidate waits for votes. It doubles with the elections tried since a leader was last
+        known: voters that write their votes slowly would answer each of many short elections too late."""
+        first_ms = self.config.election_timeout_ms
+        ceiling_ms = max(first_ms, self.config.request_timeout_ms)
+        return self.with_jitter(doubled_ms(first_ms, max(0, self.election_attempts - 1), ceiling_ms))
+
     def backoff_ms(self) -> int:
         """A short random wait that grows with the elections tried since a leader was last known."""
         ceiling_ms = self.config.election_backoff_max_ms

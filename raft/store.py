@@ -105,7 +105,7 @@ class ReplicaStore:
         identity: MetaProperties,
         log: SegmentedLog,
         lock: Lock,
-        known: Known,
+        known_committed: Known,
         quorum: QuorumState | None,
         voter_ids: tuple[int, ...],
         retention: Retention,
@@ -116,7 +116,7 @@ class ReplicaStore:
         self.log = log
         self._disk = disk
         self._lock = lock
-        self._known_committed = known
+        self._known_committed = known_committed
         self._committed: KnownCommitted | None = None
         self._tail = TailCache(TAIL_CACHE_BYTES)
         self._incoming: SnapshotWriter | None = None
@@ -326,13 +326,13 @@ class ReplicaStore:
         """The newest note, for `persist_committed` to make durable. One write at a time."""
         return self._notes.begin_write()
 
-    def persist_committed(self, known: Known) -> None:
+    def persist_committed(self, note: Known) -> None:
         """Blocks until the note is durable. Raises DiskError, after which the process must stop."""
-        self._notes.write(known)
+        self._notes.write(note)
 
-    def committed_persisted(self, known: Known) -> None:
-        """Records that `persist_committed(known)` returned."""
-        self._notes.end_write(known)
+    def committed_persisted(self, note: Known) -> None:
+        """Records that `persist_committed(note)` returned."""
+        self._notes.end_write(note)
 
     def prepare_sync(self) -> SyncTicket:
         """A ticket for everything that is not durable yet; its `run` is for the disk thread."""
@@ -542,16 +542,16 @@ class TailCache:
 # What a directory must hold before a replica may start from it. Nothing here changes a byte.
 
 
-def check_committed(disk: Disk, replica_directory: str, known: LogPosition, found: Examined) -> None:
+def check_committed(disk: Disk, replica_directory: str, committed: LogPosition, log: Examined) -> None:
     """Checks that what was known to be committed is still here, in the log or covered by a snapshot.
     Raises CommittedLostError."""
     snapshots = [position.offset for position in list_snapshots(disk, replica_directory)]
     check_log(
         replica_directory,
-        known=known,
-        start_offset=found.segments[0].base_offset if found.segments else 0,
-        end_offset=max([found.end_offset, *snapshots]),
-        epochs=found.epochs,
+        committed=committed,
+        start_offset=log.segments[0].base_offset if log.segments else 0,
+        end_offset=max([log.end_offset, *snapshots]),
+        epochs=log.epochs,
     )
 
 
@@ -589,7 +589,7 @@ def refuse_forgotten_vote(
     disk: Disk,
     replica_directory: str,
     voter_ids: Sequence[int],
-    known: LogPosition,
+    committed: LogPosition,
     identity: MetaProperties,
     *,
     is_static: bool,
@@ -604,7 +604,7 @@ def refuse_forgotten_vote(
     if not voter_ids or not disk.exists(replica_directory):
         return
     noted = disk.exists(join(replica_directory, KNOWN_COMMITTED))
-    if len(voter_ids) == 1 and known == NOTHING and noted:
+    if len(voter_ids) == 1 and committed == NOTHING and noted:
         return
     beside = _history(disk, replica_directory)
     if beside is not None:

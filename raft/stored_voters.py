@@ -32,16 +32,20 @@ READ_BYTES = 8 * 1024 * 1024
 
 
 def read_changes(
-    disk: Disk, log: SegmentedLog, newest: LogPosition | None, found: Sequence[VoterChange] | None = None
+    disk: Disk,
+    log: SegmentedLog,
+    newest: LogPosition | None,
+    log_changes: Sequence[VoterChange] | None = None,
 ) -> tuple[VoterChange, ...]:
-    """The voter changes of the newest snapshot and of the log after it, in order. `found` are those of the
-    log, from a caller that has read it; if None, they are read here. Raises the errors of `read_voters`."""
+    """The voter changes of the newest snapshot and of the log after it, in order. `log_changes` are those of
+    the log, from a caller that has read it; if None, they are read here. Raises the errors of
+    `read_voters`."""
     changes, offset = [], log.start_offset
     if newest is not None:
         said = read_voters(disk, snapshot_path(log.directory, newest))
         changes, offset = changes_at(newest.offset, said), max(offset, newest.offset)
-    if found is not None:
-        return (*changes, *(change for change in found if offset <= change.offset < log.end_offset))
+    if log_changes is not None:
+        return (*changes, *(change for change in log_changes if offset <= change.offset < log.end_offset))
     while offset < log.end_offset:
         batches = log.read(offset, READ_BYTES)
         changes += [change for change in voter_changes(batches) if change.offset >= offset]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from metaquorum.metadata.text.addresses import plain_host
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.platforms import folder_of_descriptors, keep_silent_ones_away
 from metaquorum.storage.disk.descriptors import DESCRIPTORS
@@ -50,21 +50,21 @@ class Arrivals:
         self._limits, self._refused = limits, refused
         self._folder = folder_of_descriptors()
         self._listening: socket.socket | None = None
-        self._places: dict[Identity, tuple[ConnectionPlace, str]] = {}
+        self._places: dict[Identity, tuple[ConnectionSlot, str]] = {}
         self._others: set[Identity] = set()
-        self._known: set[str] = set()
+        self._proven_peers: set[str] = set()
         self._soon: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
         """Starts watching; does nothing on a system that does not list a process's descriptors."""
         for descriptor, _ in self._sockets():
-            found = _socket(descriptor)
-            if found is None:
+            own_socket = _socket(descriptor)
+            if own_socket is None:
                 continue
-            if self._is_here(found) and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                self._listening = found
+            if self._is_here(own_socket) and own_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                self._listening = own_socket
                 break
-            found.close()
+            own_socket.close()
         if self._listening is None:
             return
         keep_silent_ones_away(self._listening, SILENT_S)
@@ -81,9 +81,9 @@ class Arrivals:
 
     def known(self, peer: str) -> None:
         """A call of this peer, in gRPC's form, was admitted."""
-        if peer in self._known:
+        if peer in self._proven_peers:
             return
-        self._known.add(peer)
+        self._proven_peers.add(peer)
         for place, other in self._places.values():
             if other == peer:
                 place.known()
@@ -111,54 +111,56 @@ class Arrivals:
                 self._places.pop(gone)[0].leave()
             self._others &= seen
             arrived = [self._arrival(each) for each in seen - self._places.keys() - self._others]
-            for each in sorted(filter(None, arrived), key=lambda each: (each.peer not in self._known, each)):
+            for each in sorted(
+                filter(None, arrived), key=lambda each: (each.peer not in self._proven_peers, each)
+            ):
                 self._admit(each)
-            self._known &= {peer for _, peer in self._places.values()}
+            self._proven_peers &= {peer for _, peer in self._places.values()}
         DESCRIPTORS.refill()
         self._watch()
 
     def _arrival(self, identity: Identity) -> _Arrival | None:
-        found = _socket(identity[0])
-        if found is None:
+        own_socket = _socket(identity[0])
+        if own_socket is None:
             return None
-        with found:
-            peer = self._peer(found)
+        with own_socket:
+            peer = self._peer(own_socket)
         if peer is None:
             self._others.add(identity)
             return None
         address, where, text = peer
         return _Arrival(identity[1], identity[0], address, where, text)
 
-    def _admit(self, each: _Arrival) -> None:
-        place = self._limits.admit(self._name, each.address)
-        if isinstance(place, str):
-            self._end(each.descriptor, each.peer)
-            self._refused.log(each.where, f"closed the connection of {{peer}} to {self._name}: {place}")
+    def _admit(self, arrival: _Arrival) -> None:
+        slot = self._limits.admit(self._name, arrival.address)
+        if isinstance(slot, str):
+            self._end(arrival.descriptor, arrival.peer)
+            self._refused.log(arrival.where, f"closed the connection of {{peer}} to {self._name}: {slot}")
             return
-        place.end = lambda _: self._end(each.descriptor, each.peer)
-        if each.peer in self._known:
-            place.known()
-        self._places[each.descriptor, each.inode] = place, each.peer
+        slot.end = lambda _: self._end(arrival.descriptor, arrival.peer)
+        if arrival.peer in self._proven_peers:
+            slot.known()
+        self._places[arrival.descriptor, arrival.inode] = slot, arrival.peer
 
     def _end(self, descriptor: int, text: str) -> None:
         """Ends a connection, if the descriptor is still its."""
-        found = _socket(descriptor)
-        if found is not None:
-            with found:
-                peer = self._peer(found)
+        own_socket = _socket(descriptor)
+        if own_socket is not None:
+            with own_socket:
+                peer = self._peer(own_socket)
                 if peer is not None and peer[2] == text:
                     with contextlib.suppress(OSError):
-                        found.shutdown(socket.SHUT_RDWR)
+                        own_socket.shutdown(socket.SHUT_RDWR)
 
-    def _is_here(self, found: socket.socket) -> bool:
-        inet = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
-        return inet and found.getsockname()[1] == self._port
+    def _is_here(self, candidate: socket.socket) -> bool:
+        inet = candidate.family in (socket.AF_INET, socket.AF_INET6) and candidate.type == socket.SOCK_STREAM
+        return inet and candidate.getsockname()[1] == self._port
 
-    def _peer(self, found: socket.socket) -> tuple[str, str, str] | None:
+    def _peer(self, candidate: socket.socket) -> tuple[str, str, str] | None:
         """(address, HOST:PORT, gRPC's form) of a connection to this port; None for any other socket."""
         with contextlib.suppress(OSError):
-            if self._is_here(found):
-                host, port = found.getpeername()[:2]
+            if self._is_here(candidate):
+                host, port = candidate.getpeername()[:2]
                 plain = plain_host(host)
                 if ":" in plain:
                     return plain, f"[{plain}]:{port}", f"ipv6:%5B{plain}%5D:{port}"

@@ -28,7 +28,7 @@ class GrpcCallers:
     def __init__(self, rules: PrincipalRules, *, shows_certificates: bool) -> None:
         self._rules = rules
         self._shows_certificates = shows_certificates
-        self._known: dict[bytes, str] = {}
+        self._tokens: dict[bytes, str] = {}
 
     def principal(self, context: Any) -> str | None:
         """The caller's principal; None if no rule maps its certificate to a user."""
@@ -36,15 +36,15 @@ class GrpcCallers:
         if not shown:
             return ANONYMOUS
         pem = shown[0]
-        if pem not in self._known:
-            if len(self._known) >= KEPT_CERTIFICATES:
-                self._known.clear()
+        if pem not in self._tokens:
+            if len(self._tokens) >= KEPT_CERTIFICATES:
+                self._tokens.clear()
             try:
                 user = self._rules.user_of(ssl.PEM_cert_to_DER_cert(pem.decode("ascii")))
             except ValueError:  # includes CertificateError
                 return None
-            self._known[pem] = f"User:{user}"
-        return self._known[pem]
+            self._tokens[pem] = f"User:{user}"
+        return self._tokens[pem]
 
     def note(self, context: Any) -> None:
         """Makes the caller the originator of all further requests of this task."""

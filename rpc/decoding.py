@@ -124,15 +124,15 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method = handler_call_details.method
-        found = self._handlers.get(method)
-        if found is not None:
-            return found
+        guarded = self._handlers.get(method)
+        if guarded is not None:
+            return guarded
         for service in self.services:
             handler = service.service(handler_call_details)
             behaviour = None if handler is None else _behaviour_of(handler)
             if inspect.iscoroutinefunction(behaviour):
-                found = self._handlers[method] = self._guarded(handler, behaviour, method)
-                return found
+                guarded = self._handlers[method] = self._guarded(handler, behaviour, method)
+                return guarded
         return None  # gRPC responds that there is no such method; so, too, if the service does not define it
 
     def _guarded(self, handler: Any, behaviour: Any, method: str) -> Any:

@@ -130,14 +130,14 @@ def _is_one_address(host: str) -> bool:
 
 
 class Reasons:
-    """`of` returns why an address failed, `tell` logs it for callers that do not wait. Results of test
+    """`of` returns why an address failed, `log` logs it for callers that do not wait. Results of test
     connections are cached for LOOK_AGAIN_S."""
 
     def __init__(self, tls: TlsMaterial | None) -> None:
         self._tls = tls
         self._seen: dict[Address, tuple[float, str]] = {}
-        self._told: dict[Address, str] = {}
-        self._telling: dict[Address, asyncio.Task[None]] = {}
+        self._logged: dict[Address, str] = {}
+        self._looks: dict[Address, asyncio.Task[None]] = {}
 
     async def of(self, error: grpc.aio.AioRpcError, address: Address) -> str:
         """The reason, in one line without the address."""
@@ -146,33 +146,33 @@ class Reasons:
         found = await self._look(address)
         return f"not reachable ({found})" if found else status_text(error)
 
-    def tell(self, who: str, error: grpc.aio.AioRpcError, address: Address) -> None:
+    def log(self, who: str, error: grpc.aio.AioRpcError, address: Address) -> None:
         """Logs one warning for each TLS problem behind such an error; nothing for other problems, which the
         caller logs. Says it, too, if the other side refuses this node for lack of rights. Returns at once."""
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
             text = f"it refuses this node: {error.details()}"
-            if self._told.get(address) != text:
-                self._told[address] = text
+            if self._logged.get(address) != text:
+                self._logged[address] = text
                 _log.warning("%s at %s:%d: %s", who, *address, text)
             return
-        if not _says_enough(error, address[0]) and address not in self._telling:
-            task = asyncio.get_running_loop().create_task(self._tell(who, address))
-            self._telling[address] = task
-            task.add_done_callback(lambda _: self._telling.pop(address, None))
+        if not _says_enough(error, address[0]) and address not in self._looks:
+            task = asyncio.get_running_loop().create_task(self._log_problem(who, address))
+            self._looks[address] = task
+            task.add_done_callback(lambda _: self._looks.pop(address, None))
 
-    async def _tell(self, who: str, address: Address) -> None:
+    async def _log_problem(self, who: str, address: Address) -> None:
         found = await self._look(address)
-        if found and found != self._told.get(address):
+        if found and found != self._logged.get(address):
             _log.warning("%s at %s:%d cannot be reached: %s", who, *address, found)
-        self._told[address] = found
+        self._logged[address] = found
 
     async def _look(self, address: Address) -> str:
         now_s = time.monotonic()
-        looked_s, found = self._seen.get(address, (now_s - LOOK_AGAIN_S, ""))
+        looked_s, problem = self._seen.get(address, (now_s - LOOK_AGAIN_S, ""))
         if now_s - looked_s >= LOOK_AGAIN_S:
-            found = await asyncio.to_thread(tls_problem, *address, self._tls)
-            self._seen[address] = now_s, found
-        return found
+            problem = await asyncio.to_thread(tls_problem, *address, self._tls)
+            self._seen[address] = now_s, problem
+        return problem
 
 
 def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:  # noqa: PLR0911

@@ -57,16 +57,16 @@ def ended_connection(message: bytes) -> tuple[int, str, int, int] | None:
         return None
     family = message[_MESSAGE.size]
     port, peer_port, _, peer = _SOCKET.unpack_from(message, _MESSAGE.size)
-    at = _MESSAGE.size + _SOCKET_BYTES
-    while at + _ATTRIBUTE.size <= len(message):
-        length, kind = _ATTRIBUTE.unpack_from(message, at)
+    position = _MESSAGE.size + _SOCKET_BYTES
+    while position + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, position)
         if length < _ATTRIBUTE.size:
             return None
         if kind == _INET_DIAG_INFO and length >= _ATTRIBUTE.size + _SENT_AT + 16:
-            (received,) = struct.unpack_from("=Q", message, at + _ATTRIBUTE.size + _RECEIVED_AT)
-            sent, again = struct.unpack_from("=QQ", message, at + _ATTRIBUTE.size + _SENT_AT)
+            (received,) = struct.unpack_from("=Q", message, position + _ATTRIBUTE.size + _RECEIVED_AT)
+            sent, again = struct.unpack_from("=QQ", message, position + _ATTRIBUTE.size + _SENT_AT)
             return port, _peer_text(family, peer, peer_port), received, sent - again
-        at += (length + 3) & ~3
+        position += (length + 3) & ~3
     return None
 
 

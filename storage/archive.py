@@ -84,16 +84,18 @@ class LogArchive:
             for _ in self.contents(one):
                 pass
 
-    def contents(self, one: ArchivedFile) -> Iterator[bytes]:
+    def contents(self, file: ArchivedFile) -> Iterator[bytes]:
         """A file in chunks. Raises CorruptFileError at its end if its checksum does not match."""
         digest = sha256()
-        for extent in one.extents:
+        for extent in file.extents:
             for part in self.content(extent.start, extent.length):
                 digest.update(part)
                 yield part
-        if digest.hexdigest() != one.sha256:
+        if digest.hexdigest() != file.sha256:
             raise CorruptFileError(
-                join(self.path, one.name), "is not what was archived", "copy the archive again, or restore it"
+                join(self.path, file.name),
+                "is not what was archived",
+                "copy the archive again, or restore it",
             )
 
     def close(self) -> None:
@@ -104,9 +106,9 @@ class LogArchive:
 class FileInArchive:
     """`DiskFile` for reading a file in an archive."""
 
-    def __init__(self, archive: LogArchive, one: ArchivedFile) -> None:
-        self._archive, self._entry = archive, one
-        self._starts = list(accumulate((at.length for at in one.extents), initial=0))
+    def __init__(self, archive: LogArchive, file: ArchivedFile) -> None:
+        self._archive, self._entry = archive, file
+        self._starts = list(accumulate((at.length for at in file.extents), initial=0))
 
     @property
     def path(self) -> str:

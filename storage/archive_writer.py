@@ -256,11 +256,11 @@ class Packer:
         return index
 
 
-def _extend(extents: list[Extent], place: int, length: int) -> None:
-    if extents and extents[-1].start + extents[-1].length == place:
+def _extend(extents: list[Extent], start: int, length: int) -> None:
+    if extents and extents[-1].start + extents[-1].length == start:
         extents[-1] = Extent(extents[-1].start, extents[-1].length + length)
     else:
-        extents.append(Extent(place, length))
+        extents.append(Extent(start, length))
 
 
 class _SegmentParts:
@@ -346,11 +346,11 @@ def pieces(file: DiskFile, size: int) -> Iterator[FilePiece]:
         position = end
 
 
-def _batch_bytes(window: bytes, at: int) -> int:
+def _batch_bytes(window: bytes, position: int) -> int:
     """Size of the batch at this position, from its length field; 0 if none begins there."""
-    if len(window) - at < HEADER_BYTES or window[at + 16] != MAGIC:
+    if len(window) - position < HEADER_BYTES or window[position + 16] != MAGIC:
         return 0
-    length = int.from_bytes(window[at + 8 : at + 12], "big", signed=True) + LENGTH_OVERHEAD_BYTES
+    length = int.from_bytes(window[position + 8 : position + 12], "big", signed=True) + LENGTH_OVERHEAD_BYTES
     return length if HEADER_BYTES <= length <= MAX_READABLE_BATCH_BYTES else 0
 
 
@@ -389,10 +389,10 @@ class SeenPieces:
                     return digest, place
         return digest, None
 
-    def note(self, piece: FilePiece, digest: bytes, place: int) -> None:
-        """Records that a piece is in the content from `place` on."""
+    def note(self, piece: FilePiece, digest: bytes, start: int) -> None:
+        """Records that a piece is in the content from `start` on."""
         if piece.header is None:
-            self._raw[digest] = place
+            self._raw[digest] = start
             return
         base_offset = piece.header.base_offset
         if not self._runs or self._runs[-1].bases[-1] >= base_offset:
@@ -401,5 +401,5 @@ class SeenPieces:
             self._runs.append(_Run())
         run = self._runs[-1]
         run.bases.append(base_offset)
-        run.places.append(place)
+        run.places.append(start)
         run.digests += digest

@@ -122,6 +122,14 @@ class LogTruncatedError(StorageError):
         )
 
 
+class LogDeletedError(StorageError):
+    """The log that is read is no longer there, or its newest segment is not."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(f"{path} was deleted while the log was read; read another copy of it")
+
+
 class LogFailedError(StorageError):
     """An earlier write or sync failed, so this log accepts no more writes."""
 

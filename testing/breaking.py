@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple, Self, Unpack, get_type_hints
+from typing import Any, NamedTuple, Self, Unpack, cast, get_type_hints
 
 from metaquorum.raft.voters import majority
 from metaquorum.storage.disk.interface import Disk
@@ -164,8 +164,6 @@ class BreakableCluster(ClusterContents):
     ) -> ActiveFault:
         """What two nodes, or a node and a client, send each other arrives `ms` later, give or take up to
         `jitter` ms. `direction`: as in `cut`."""
-        if ms < 0 or jitter < 0:
-            raise ClusterError(f"ms={ms:g}, jitter={jitter:g}: a delay is not negative")
         text = f"{ms:g} ms late" + (f", give or take {jitter:g} ms" if jitter else "")
         return self._between(a, b, direction, (ms, jitter), text)
 
@@ -314,8 +312,6 @@ class BreakableCluster(ClusterContents):
     def _disk_fault(
         self, node: int, log_dir: int | None, what: str, kind: DiskKind, value: float = 0
     ) -> ActiveFault:
-        if not value >= 0:
-            raise ClusterError(f"{value:g}: a delay, or a number of bytes, is not negative")
         cluster_node = self._node(node)
         directories = [str(path) for path in cluster_node.config.log_dirs]
         if log_dir is not None and not 0 <= log_dir < len(directories):
@@ -375,7 +371,8 @@ class BreakableCluster(ClusterContents):
         """Meets requests of an API at brokers, named as in Kafka's protocol, such as "Produce". `How` has the
         keywords: which requests, and what becomes of them; without the latter, they are counted."""
         self._require_running()
-        if how.get("node") is not None:
+        how = cast(How, {name: value for name, value in how.items() if value is not None})
+        if "node" in how:
             self._node(how["node"])
         fault = RequestFault.of(api, how)
         text = describe(fault)

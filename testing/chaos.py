@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ class Chaos(msgspec.Struct, frozen=True, kw_only=True):
             if count < 0:
                 raise ClusterError(f"chaos has {count} times {kind}: write 0 or more")
         for low, high in (self.lasts_s, self.pause_s):
-            if not 0 <= low <= high:
+            if not 0 <= low <= high < math.inf:
                 raise ClusterError(f"chaos has times from {low:g} to {high:g} s: write the shorter one first")
         kinds = [kind for kind, count in counts.items() for _ in range(count)]
         rng.shuffle(kinds)

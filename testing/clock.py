@@ -60,7 +60,7 @@ class ClusterClock:
             self._moved_s, self._held_at_s = now_s - time.monotonic(), None
             self._wall_s = time.time() - now_s
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """After `hold`: it follows real time again from where it is; Unix time, too."""
         with self._lock:
             self._moved_s, self._held_at_s = self.seconds() - time.monotonic(), None

@@ -70,7 +70,7 @@ class Cluster(BreakableCluster):
         )
 
         def is_fenced() -> bool:
-            asked = self._asks().ask(body, at=Coordinator(TRANSACTION, transaction))
+            asked = self._asks().ask(body, target=Coordinator(TRANSACTION, transaction))
             code = ErrorCode.of(self._run(asked, f"transaction {transaction} to be fenced").error_code)
             if code not in (ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS):
                 raise ClusterError(f"transaction {transaction} was not fenced: {code.name}")
@@ -113,7 +113,7 @@ class Cluster(BreakableCluster):
                     group_id=group, members=(LeaveGroupRequest.MemberIdentity(member_id=member_id.member_id),)
                 )
             )
-            self._run(self._asks().ask(body, at=coordinator), f"a member to leave group {group}")
+            self._run(self._asks().ask(body, target=coordinator), f"a member to leave group {group}")
             self._note(f"the session of member {member_id.member_id} of group {group} has expired")
 
     def rebalance(self, group: str) -> None:
@@ -198,7 +198,7 @@ class Cluster(BreakableCluster):
         part = message.DeleteRecordsPartition(partition_index=partition, offset=-1)
         topics = (message.DeleteRecordsTopic(name=topic, partitions=(part,)),)
         body = message(topics=topics, timeout_ms=int(self.timeout_s * 1000))
-        asked = self._asks().ask(body, at=self.leader(topic, partition))
+        asked = self._asks().ask(body, target=self.leader(topic, partition))
         ((result,),) = [each.partitions for each in self._run(asked, f"{topic}-{partition}").topics]
         if result.error_code:
             code = ErrorCode.of(result.error_code).name

@@ -62,7 +62,10 @@ class ClusterContents(RunningCluster):
         has a replica, up to three. A manual clock moves by half a second: followers that asked their leader
         before it knew of the topic ask again."""
         given = tuple((key, text_of(value)) for key, value in (configs or {}).items())
-        factor = replication_factor or min(3, len(self._brokers()))
+        brokers = len(self._brokers())
+        factor = min(3, brokers) if replication_factor is None else replication_factor
+        if not 0 < factor <= brokers:
+            raise ClusterError(f"replication_factor={factor}: write 1 to {brokers}, the number of brokers")
         topic = NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=given)
         before = self._partitions_of(name)
         self._run(

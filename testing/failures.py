@@ -23,7 +23,7 @@ class Reported(Protocol):
     @property
     def directory(self) -> str | None: ...
 
-    def timeline(self) -> list[str]: ...
+    def timeline(self, *, since_ms: int) -> list[str]: ...
 
     def save(self, directory: str) -> None: ...
 
@@ -48,9 +48,9 @@ def take() -> list[str]:
     return taken
 
 
-def report_of(cluster: Reported) -> str:
+def report_of(cluster: Reported, since_ms: int) -> str:
     """The timeline of a cluster, and the command that opens its metadata logs, which are kept."""
-    lines = cluster.timeline()
+    lines = cluster.timeline(since_ms=since_ms)
     directory = cluster.directory or _kept(cluster)
     seed = f"seed {cluster.seed}: Cluster(seed={cluster.seed}) repeats what the cluster draws"
     return "\n".join((*lines, seed, f"metaquorum log timeline {directory}"))

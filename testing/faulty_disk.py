@@ -126,9 +126,9 @@ class FaultyDisk:
         self._dead = True
         kept = self._durable.copy()
         for steps in self._pending.values():
-            for gone, came, inode in steps:
+            for gone, added, inode in steps:
                 if self.rng.random() < self.profile.keep_name:
-                    kept.apply(self._durable_path(gone), self._durable_path(came), inode)
+                    kept.apply(self._durable_path(gone), self._durable_path(added), inode)
         self._keep_directories(kept)
         survivor = self.emptied()
         survivor.profile = replace(self.profile)
@@ -290,8 +290,8 @@ class FaultyDisk:
         if any(one in self._pending for one in self._names.below(old)):
             self._pending = {
                 moved_path(directory, old, new): [
-                    (moved_path(gone, old, new), moved_path(came, old, new), inode)
-                    for gone, came, inode in steps
+                    (moved_path(gone, old, new), moved_path(added, old, new), inode)
+                    for gone, added, inode in steps
                 ]
                 for directory, steps in self._pending.items()
             }
@@ -321,8 +321,8 @@ class FaultyDisk:
         self._sync_names(normal)
 
     def _sync_names(self, normal: str) -> None:
-        for gone, came, inode in self._pending.pop(normal, ()):
-            self._durable.apply(self._durable_path(gone), self._durable_path(came), inode)
+        for gone, added, inode in self._pending.pop(normal, ()):
+            self._durable.apply(self._durable_path(gone), self._durable_path(added), inode)
         inside = [one for one in self._names.inside(normal) if one in self._names.directories]
         if self._moves:
             for directory in inside:

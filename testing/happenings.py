@@ -19,9 +19,13 @@ from metaquorum.wire.table import API_BY_NAME, response_type
 KEPT_MAX = 2_000
 """How many happenings are kept, the newest ones."""
 LINES_MAX = 40
+LONG_MS = 1 << 62
+"""Of a time without records that is worth a line: none is."""
 NAMES = ("name", "topic", "group_id", "transactional_id", "key", "resource_name")
 """Fields by which an entry of a response says what it is about."""
 INDEXES = ("partition_index", "partition", "index")
+STEPS = frozenset({ErrorCode.MEMBER_ID_REQUIRED.name})
+"""Codes that are a step of the protocol: with this one, a member gets its id (KIP-394)."""
 
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +52,8 @@ class Observed:
         who = f"{api} of {request.header.client_id} at broker {node}"
         problems = [] if answer is None else list(dict.fromkeys(_problems(answer, _places_in(api))))
         for about, code in problems[:3]:
-            self.note("error", f"{who}: {code}{about and f' ({about})'}")
+            if code not in STEPS:
+                self.note("error", f"{who}: {code}{about and f' ({about})'}")
         body = request.body
         if problems:
             return
@@ -111,7 +116,8 @@ def of_metadata(log: MetadataLog) -> list[Happening]:
     from metaquorum.metadata.inspect.timeline.event import at_least
     from metaquorum.metadata.inspect.timeline.story import events as story_of
 
-    story = story_of(log, lambda line: None, shown=at_least("info"))
+    # An idle cluster of a test writes little, and tests move its clock.
+    story = story_of(log, lambda line: None, shown=at_least("info"), gap_ms=LONG_MS)
     return [
         Happening(wall_ms=each.time_ms, kind="metadata", text=f"{each.kind}: {each.text}") for each in story
     ]
@@ -120,11 +126,11 @@ def of_metadata(log: MetadataLog) -> list[Happening]:
 def lines_of(happenings: list[Happening], lines_max: int = LINES_MAX) -> list[str]:
     """The last ones in order of time, one a line; those that follow each other and are alike are one."""
     merged: list[tuple[Happening, int]] = []
-    for each in sorted(happenings, key=lambda happening: happening.wall_ms):
-        if merged and (merged[-1][0].kind, merged[-1][0].text) == (each.kind, each.text):
-            merged[-1] = each, merged[-1][1] + 1
+    for event in sorted(happenings, key=lambda happening: happening.wall_ms):
+        if merged and (merged[-1][0].kind, merged[-1][0].text) == (event.kind, event.text):
+            merged[-1] = event, merged[-1][1] + 1
         else:
-            merged.append((each, 1))
+            merged.append((event, 1))
     left = len(merged) - lines_max
     first = [] if left <= 0 else [f"... {left + 1} earlier events"]
     return first + [_line(*each) for each in merged[max(0, left + bool(first)) :]]

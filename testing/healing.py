@@ -6,6 +6,7 @@ the same, and nothing waits for a node that another fault still keeps from servi
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
@@ -14,7 +15,8 @@ from typing import Self
 import msgspec
 
 from metaquorum.raft.voters import majority
-from metaquorum.testing.errors import ClusterTimeoutError
+from metaquorum.testing.calls import CheckedCalls
+from metaquorum.testing.errors import FORKED, ClusterError, ClusterTimeoutError
 from metaquorum.testing.network import Delay, Pair
 from metaquorum.testing.request_faults import RequestFault
 
@@ -75,6 +77,7 @@ class ActiveFault:
         self._end: Callable[[], None] | None = end
         self.recover = recover
         self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     @property
     def is_in_force(self) -> bool:
@@ -87,6 +90,8 @@ class ActiveFault:
 
     def end(self) -> bool:
         """Ends it, and waits for nothing; False: it had ended."""
+        if os.getpid() != self._pid:
+            raise ClusterError(FORKED)
         with self._lock:
             end, self._end = self._end, None
         if end is not None:
@@ -99,10 +104,11 @@ class ActiveFault:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.heal()
+        if os.getpid() == self._pid:  # a fork leaves its contexts, too
+            self.heal()
 
 
-class ActiveRequestFault(ActiveFault):
+class ActiveRequestFault(ActiveFault, CheckedCalls):
     """A fault of requests, which counts those that it met."""
 
     def __init__(

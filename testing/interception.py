@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,7 +19,9 @@ from metaquorum.listeners.answers import opened
 from metaquorum.listeners.long_work import LongAnswer
 from metaquorum.listeners.pending_requests import is_of_a_broker
 from metaquorum.listeners.services import Client, EndConnection, Handler, Later, Services
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.network.deferred import Driven
+from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.happenings import Observed
 from metaquorum.testing.network import Delay
 from metaquorum.testing.release import Release
@@ -28,6 +31,9 @@ from metaquorum.wire.table import APIS, response_type
 
 OWN_CLIENT = "metaquorum-testing"
 """The client id of the cluster's own requests, which nothing stops."""
+COORDINATOR_NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE.value
+COORDINATOR_S, COORDINATOR_LOOK_S = 0.4, 0.005
+"""For how long the topic of coordinators may be made before a client is refused, and how often is looked."""
 
 
 class ClientFault:
@@ -114,8 +120,9 @@ class Interceptor:
 class Interception:
     """What a cluster's brokers share: the faults that tests have set. All for the cluster's loop."""
 
-    def __init__(self, rng: random.Random, wall_ms: Callable[[], int]) -> None:
-        self.observed = Observed(wall_ms)
+    def __init__(self, rng: random.Random, clock: ClusterClock) -> None:
+        self.observed = Observed(clock.wall_ms)
+        self.clock = clock
         self.highest: dict[str, int] | None = None
         """By API, the highest version of an older release; None: there is no limit."""
         self.faults: list[RequestFault] = []
@@ -175,12 +182,27 @@ class RequestPath:
             answer = await self._faulty(met, request, carry_out)
         elif interceptor is not None:
             answer = await interceptor.answer(request, self._intercepted(api, request, client), carry_out)
+        elif api == "FindCoordinator":
+            answer = await self._with_coordinator(handler, request, client)
         else:
             answer = await _resolved(handler(request, client))
         if request.header.client_id != OWN_CLIENT and not is_of_a_broker(request):
             shared.observed.answered(api, self._node, request, _body(answer))
         await self._way_is_free(request, client, lambda fault: fault.answers)
         return answer
+
+    async def _with_coordinator(self, handler: Handler, request: Request, client: Client) -> Any:
+        """The first client that asks for a coordinator is answered once its topic is there: it would ask
+        again after half a second."""
+        until_s = time.monotonic() + COORDINATOR_S
+        while True:
+            answer = await _resolved(handler(request, client))
+            body = _body(answer)
+            codes = {body.error_code, *(each.error_code for each in body.coordinators)}
+            is_late = time.monotonic() > until_s or self._shared.clock.is_manual
+            if COORDINATOR_NOT_AVAILABLE not in codes or is_late:
+                return answer
+            await asyncio.sleep(COORDINATOR_LOOK_S)
 
     async def _way_is_free(
         self, request: Request, client: Client, applies_to: Callable[[ClientFault], bool]

@@ -89,6 +89,11 @@ class _Selector:
         self._hurried_s = now_s
         return self._allowed_s
 
+    def descriptors(self) -> list[int]:
+        """Its own, where it has one, and those of the sockets."""
+        own = getattr(self._selector, "fileno", None)
+        return [*self._selector.get_map(), *([] if own is None else [own()])]
+
     def close(self) -> None:
         """Ends the thread, too."""
         self._last.shutdown()
@@ -108,6 +113,10 @@ class ClusterLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._cluster_clock.seconds()
+
+    def descriptors(self) -> list[int]:
+        """Of its selector, and of what that waits for."""
+        return self._cluster_selector.descriptors()
 
     def wait_in_a_hurry(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """On another thread: until the condition may be true, which is looked at whenever nothing happens."""

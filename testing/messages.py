@@ -67,7 +67,7 @@ async def _batches_from(
         max_bytes=_FETCH_BYTES,
         topics=(message.FetchTopic(topic=topic, partitions=(part,)),),
     )
-    answer = await client.ask(body, at=leader, lowest=4, highest=_LAST_BY_NAME)
+    answer = await client.ask(body, target=leader, lowest=4, highest=_LAST_BY_NAME)
     ((fetched,),) = [each.partitions for each in answer.responses]
     if fetched.error_code:
         code = ErrorCode.of(fetched.error_code).name
@@ -100,13 +100,13 @@ def _messages(
             states |= dict.fromkeys(ended, COMMITTED if marker.committed else ABORTED)
         elif header.is_transactional and not header.is_control:
             ongoing.setdefault(header.producer_id, []).append(position)
-    found = []
+    messages = []
     for position, batch in enumerate(batches):
         header = batch.header
         if header.is_control:
             continue
         state = states.get(position, OPEN) if header.is_transactional else None
-        found += [
+        messages += [
             StoredMessage(
                 topic=topic,
                 partition=partition,
@@ -121,15 +121,15 @@ def _messages(
             for record in batch.records()
             if start <= record.offset < end
         ]
-    return tuple(found)
+    return tuple(messages)
 
 
 def committed(messages: tuple[StoredMessage, ...]) -> list[StoredMessage]:
     """Those that a consumer with `isolation.level=read_committed` reads."""
-    found: list[StoredMessage] = []
+    readable: list[StoredMessage] = []
     for message in messages:
         if message.transaction == OPEN:
             break
         if message.transaction != ABORTED:
-            found.append(message)
-    return found
+            readable.append(message)
+    return readable

@@ -68,12 +68,12 @@ class Names:
                 yield one
             left.extend(self._inside.get(one, ()))
 
-    def apply(self, gone: str | None, came: str | None, inode: Inode | None) -> None:
+    def apply(self, gone: str | None, added: str | None, inode: Inode | None) -> None:
         """One step of a file's names (`NameStep`)."""
         if gone:
             self.take_file(gone)
-        if came and inode is not None:
-            self.put_file(came, inode)
+        if added and inode is not None:
+            self.put_file(added, inode)
 
     def move(self, source: str, target: str | None) -> None:
         """Moves a directory with its contents, or removes it (`target` None). Does nothing if `source` does

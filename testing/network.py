@@ -10,7 +10,7 @@ import asyncio
 import random
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, cast
 
 from metaquorum.node.local_nodes import HOST
@@ -185,6 +185,11 @@ class ClusterNetwork(Protocol):
 
     async def close(self) -> None: ...
 
+    @property
+    def ports(self) -> Collection[int]:
+        """Those of this process."""
+        ...
+
 
 class Network:
     """Everything but `place` is for the cluster's loop."""
@@ -242,6 +247,11 @@ class Network:
                 end.abort()
                 count += 1
         return count
+
+    @property
+    def ports(self) -> Collection[int]:
+        """Where nodes reach each other."""
+        return self._entries.values()
 
     async def close(self) -> None:
         for task in self._tasks:

@@ -130,6 +130,7 @@ class SharedClusters:
         cluster = self._made.get(key)
         if cluster is None:
             cluster = self._made[key] = SharedCluster(lambda: _cluster(wishes))
+        cluster.begin_test()
         try:
             yield cluster
         finally:

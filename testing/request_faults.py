@@ -138,6 +138,8 @@ class RequestFault:
         unknown = sorted(set(how) - set(known))
         if unknown:
             raise ClusterError(f"a fault has no {', '.join(unknown)}: it has {', '.join(known)}")
+        if not how.get("times", 1):
+            raise ClusterError("times=0: a fault meets at least one request; without it, it meets all")
         return cls(api=api, how=how, code=_code(api, how.get("error")))
 
     @property

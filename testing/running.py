@@ -9,10 +9,14 @@ import os
 import random
 import threading
 import time
+import typing
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
+
+from msgspec.structs import asdict
 
 from metaquorum.clients.admin.access import delete_scram, set_scram
 from metaquorum.clients.kafka.cluster import KafkaClient
@@ -23,15 +27,18 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.requests.settings import SettingResult
 from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.node.local_nodes import HOST, give_back_ports
+from metaquorum.platforms import call_in_forks
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.uuids import uuid_from_text
 from metaquorum.testing import failures
 from metaquorum.testing.access import USER, ClientAccess
+from metaquorum.testing.calls import CheckedCalls, check_keywords, check_value
 from metaquorum.testing.chaos import Chaos
 from metaquorum.testing.clock import ClusterClock
-from metaquorum.testing.errors import ClusterError, ClusterTimeoutError
+from metaquorum.testing.errors import FORKED, ClusterError, ClusterTimeoutError
+from metaquorum.testing.forks import let_go
 from metaquorum.testing.forming import FormedNode, form, ports_of, shape_of
 from metaquorum.testing.happenings import LINES_MAX, Happening, lines_of, of_metadata
 from metaquorum.testing.healing import NO_EFFECT, ActiveFault, ClusterEvent, Effect, FaultsInForce
@@ -42,6 +49,7 @@ from metaquorum.testing.network import ClusterNetwork, Network
 from metaquorum.testing.node import ClusterNode, TestNode
 from metaquorum.testing.releases import versions_of
 from metaquorum.testing.time_control import TimeControl
+from metaquorum.wire.errors import EncodeError
 
 T = TypeVar("T")
 
@@ -57,6 +65,9 @@ STARTS_MAX = 3
 """How often a node is started after a fault until it counts as one that does not start."""
 LOOK_IN_A_HURRY_S = 1.0
 """The same while the clock is in a hurry: the loop looks, too, whenever it has nothing to do."""
+TIMEOUT_MAX_S = 86_400.0
+AT_ANY_TIME = frozenset({"start", "close", "directory", "events", "user", "password"})
+"""What may be called before the start and after the end."""
 
 
 class Wishes(TypedDict, total=False):
@@ -91,7 +102,20 @@ class Wishes(TypedDict, total=False):
     """Clients use TLS, and trust the certificate in `ca_file`. It needs the extra `oauth` of this package."""
 
 
-class RunningCluster:
+_running: weakref.WeakSet[RunningCluster] = weakref.WeakSet()
+_started_in: set[int] = set()
+"""The processes that had a cluster: this one, or those it is a fork of."""
+
+
+def _let_go_in_fork() -> None:
+    for cluster in list(_running):
+        cluster._let_go()
+
+
+call_in_forks(_let_go_in_fork)
+
+
+class RunningCluster(CheckedCalls):
     """A running cluster, as a context manager, also an asynchronous one.
 
     `brokers`: how many; `controllers`: how many beside them. None: the brokers are controllers, too. `Wishes`
@@ -108,24 +132,32 @@ class RunningCluster:
             raise ClusterError(
                 f"a cluster has no {', '.join(unknown)}: it has {', '.join(Wishes.__annotations__)}"
             )
+        check_value("Cluster", "brokers", int, brokers)
+        check_value("Cluster", "controllers", int | None, controllers)
+        check_keywords("Cluster", typing.get_type_hints(Wishes), wishes)
+        wishes = cast(Wishes, {name: value for name, value in wishes.items() if value is not None})
         clock = wishes.get("clock", "real")
         if clock not in ("real", "manual"):
             raise ClusterError(f'clock={clock!r}: write "real" or "manual"')
         mode = wishes.get("mode", IN_PROCESS)
         if mode not in (IN_PROCESS, PROCESSES):
             raise ClusterError(f'mode={mode!r}: write "{IN_PROCESS}" or "{PROCESSES}"')
-        if not wishes.get("timeout_s", TIMEOUT_S) > 0:
-            raise ClusterError(f"timeout_s={wishes['timeout_s']:g}: give a number of seconds above 0")
+        timeout_s = wishes.get("timeout_s", TIMEOUT_S)
+        if not 0 < timeout_s <= TIMEOUT_MAX_S:
+            raise ClusterError(
+                f"timeout_s={timeout_s:g}: give a number of seconds above 0, and at most {TIMEOUT_MAX_S:g}"
+            )
         self.seed: int = wishes.get("seed", random.SystemRandom().getrandbits(32))
         """Of everything that the cluster draws."""
         self._rng = random.Random(self.seed)
         self._chaos = wishes.get("chaos", Chaos())
+        check_keywords("Chaos", typing.get_type_hints(Chaos), asdict(self._chaos))
         self._access = ClientAccess.of(wishes.get("sasl"), wishes.get("tls", False), self._rng)
         self._shape = shape_of(brokers, controllers, wishes, self._access)
-        self.timeout_s = self._first_timeout_s = wishes.get("timeout_s", TIMEOUT_S)
+        self.timeout_s = self._first_timeout_s = timeout_s
         self._is_manual = clock == "manual"
         self._time = ClusterClock()
-        self.clock = TimeControl(self._time, self._run_settled, self._looks_whole)
+        self.clock = TimeControl(self._time, self._run_settled, self._looks_whole, self._carry)
         """Moves the cluster's time."""
         self._nodes: dict[int, ClusterNode] = {}
         self._voters: dict[int, bytes] = {}
@@ -138,7 +170,7 @@ class RunningCluster:
         self._cluster_id = ""
         self._first_image = MetadataImage()
         self._faults = FaultsInForce()
-        self._interception = Interception(self._rng, self._time.wall_ms)
+        self._interception = Interception(self._rng, self._time)
         self._network: ClusterNetwork
         if "version" in wishes:
             self._interception.highest = versions_of(wishes["version"])
@@ -154,6 +186,15 @@ class RunningCluster:
         with self._lock:
             if self._state != "not started":
                 raise ClusterError(f"this cluster is {self._state}: make another one")
+            self._pid = os.getpid()
+            if _started_in - {self._pid}:
+                raise ClusterError(
+                    "this process is a fork of one that has had a cluster, and gRPC does not start again in"
+                    ' it: start processes with multiprocessing.get_context("spawn"), or before the first'
+                    " cluster"
+                )
+            _started_in.add(self._pid)
+            _running.add(self)
             self._access.open(self._home())
             self._nodes.update(self._form())
             self._thread = LoopThread(self._time, "kafka cluster")
@@ -205,10 +246,12 @@ class RunningCluster:
 
     def close(self) -> None:
         """Ends all nodes, and gives back threads, ports and memory; a second call does nothing."""
+        if os.getpid() != self._pid:  # a fork has nothing of it
+            return
         with self._lock:
             thread, self._thread = self._thread, None
             self._state = "closed"
-        if thread is None or os.getpid() != self._pid:
+        if thread is None:
             return
         try:
             thread.run(self._end(), self.timeout_s, "the cluster to end")
@@ -238,10 +281,10 @@ class RunningCluster:
         await asyncio.to_thread(self._note_failure, error)
         await asyncio.to_thread(self.close)
 
-    def failure_report(self) -> str:
-        """For the report of a failed test: the timeline, and the command that opens the metadata logs, which
-        are kept."""
-        return failures.report_of(self)
+    def failure_report(self, since_ms: int = 0) -> str:
+        """For the report of a failed test: the timeline since a Unix time, and the command that opens the
+        metadata logs, which are kept."""
+        return failures.report_of(self, since_ms)
 
     def _note_failure(self, error: BaseException | None) -> None:
         """Under pytest, what the cluster did becomes a part of the report of the test."""
@@ -304,12 +347,12 @@ class RunningCluster:
 
         def is_known() -> bool:
             images = [node.image for node in self._brokers() if node.is_serving]
-            known = [
+            answers = [
                 image.scram.get((Mechanism.SCRAM_SHA_256.value, name)) is not None
                 for image in images
                 if image is not None
             ]
-            return all(each is exists for each in known)
+            return all(each is exists for each in answers)
 
         self._until(is_known, f"every broker to know user {name}")
         self._note(f"user {name} {'may log in' if exists else 'was removed'}")
@@ -334,12 +377,14 @@ class RunningCluster:
         """The id of the active controller. Waits until there is one."""
         return self._wait_for_value(self._leader_of_quorum, "an active controller")
 
-    def timeline(self, lines_max: int = LINES_MAX) -> list[str]:
+    def timeline(self, lines_max: int = LINES_MAX, *, since_ms: int = 0) -> list[str]:
         """The newest of what happened, one a line, on the cluster's time: the story of the metadata log,
-        rebalances, transactions, requests that were answered with an error, and faults."""
+        rebalances, transactions, requests that were answered with an error, and faults. `since_ms`: from when
+        on, in Unix time by the cluster's clock."""
+        happenings = self._happenings()
         with contextlib.suppress(ClusterError, StorageError, ReplayError, RecordDecodeError):
-            return lines_of([*self._happenings(), *of_metadata(self.log())], lines_max)
-        return lines_of(self._happenings(), lines_max)
+            happenings += of_metadata(self.log())
+        return lines_of([each for each in happenings if each.wall_ms >= since_ms], lines_max)
 
     def _happenings(self) -> list[Happening]:
         faults = [Happening(wall_ms=each.wall_ms, kind="fault", text=each.text) for each in self.events]
@@ -486,6 +531,11 @@ class RunningCluster:
             if node.local.controls or not self._starts_in_a_hurry:
                 node.start()
 
+    def _carry(self, by_s: float) -> None:
+        for node in self._nodes.values():
+            if node.process is not None:
+                node.process.carry(round(by_s * 1000))
+
     async def _end(self) -> None:
         for client in self._clients.values():
             await client.close()
@@ -548,6 +598,27 @@ class RunningCluster:
 
     # --- nodes and threads
 
+    def _check_use(self, name: str, *, is_method: bool) -> None:
+        """See `CheckedCalls`. What was read before is there in a fork, too."""
+        if name in AT_ANY_TIME:
+            return
+        self._require_running()
+        if is_method:
+            self._require_owner()
+
+    def _require_owner(self) -> None:
+        """Raises ClusterError in a fork of the process that started it."""
+        if os.getpid() != self._pid:
+            raise ClusterError(FORKED)
+
+    def _let_go(self) -> None:
+        """Of sockets, in a fork: while it had them, a killed node would keep its port, and clients would not
+        learn of its end."""
+        thread = self._thread
+        if thread is not None:
+            ports = {*ports_of(node.local for node in self._nodes.values()), *self._network.ports}
+            let_go(thread.loop.descriptors(), ports)
+
     def _require_running(self) -> None:
         """Raises ClusterError."""
         if self._thread is None:
@@ -593,7 +664,7 @@ class RunningCluster:
         thread = self._thread
         problem = None
         if os.getpid() != self._pid:
-            problem = "this process was forked after the cluster was started: start one in each process"
+            problem = FORKED
         elif thread is None:
             problem = f"this cluster is {self._state}: start it, or make another one"
         elif thread.is_current:
@@ -606,7 +677,7 @@ class RunningCluster:
         except ClusterTimeoutError as error:
             nodes = [f"{node.name} {'runs' if node.is_up else 'is down'}" for node in self._nodes.values()]
             raise ClusterTimeoutError(f"{error}; {', '.join(nodes)}") from error
-        except (ApiError, ClientError) as error:
+        except (ApiError, ClientError, EncodeError, UnicodeError) as error:
             raise ClusterError(f"{what}: {error}") from error
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:

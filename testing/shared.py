@@ -7,19 +7,22 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping
 
+from metaquorum.testing.calls import CheckedCalls
 from metaquorum.testing.cluster import Cluster
 from metaquorum.testing.errors import ClusterError
 
 _numbers = itertools.count(1)
 
 
-class SharedCluster:
+class SharedCluster(CheckedCalls):
     """Makes the cluster at its first use. `make` returns one that is not started."""
 
     def __init__(self, make: Callable[[], Cluster]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._cluster: Cluster | None = None
+        self._begun_ms = 0
+        """When the test began, in Unix time by the cluster's clock."""
 
     @property
     def cluster(self) -> Cluster:
@@ -55,9 +58,14 @@ class SharedCluster:
         """A name that no other test uses, for a group or a transactional id."""
         return f"{name}-{next(_numbers)}"
 
+    def begin_test(self) -> None:
+        """What happens from now on is that of another test."""
+        with self._lock:
+            self._begun_ms = 0 if self._cluster is None else self._cluster.clock.wall_ms
+
     def failure_report(self) -> str:
-        """For the report of a failed test."""
-        return self.cluster.failure_report()
+        """For the report of a failed test: what happened since it began."""
+        return self.cluster.failure_report(self._begun_ms)
 
     def clean(self) -> None:
         """Removes what tests have made. A cluster that does not come back healthy is replaced at the next

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from metaquorum.testing.calls import CheckedCalls
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.errors import ClusterError
 
@@ -14,13 +15,15 @@ SHORT_S = 10.0
 LONG_STEP_S = 0.2
 """The longest that no node takes for a pause (`SchedulerConfig.gap_ms`)."""
 MIDDLE_S = 90.0
-"""Up to this, time passes in steps; beyond, in `JUMPS` jumps, and there is an election in each."""
+"""Up to this, time passes in steps; beyond, in `JUMPS` jumps, after what faults are to cause."""
 JUMPS = 10
+FIRST_S = 4.0
+"""Before the jumps: a node that is down is fenced, and another one elected."""
 YEAR_S = 365 * 86_400.0
 LONGEST_S = 100 * YEAR_S
 """Beyond, times of records have no date."""
-SETTLE_STEPS = 6
-"""Steps after a jump, in which nodes exchange the heartbeats that are overdue."""
+SETTLE_STEPS = 2
+"""Long steps after a jump, in which nodes exchange the heartbeats that are overdue."""
 RECOVERY_STEPS_MAX = 100
 """Steps at the end of a long way until all nodes serve, so that a manual clock does not stop an election."""
 
@@ -29,11 +32,15 @@ Run = Callable[[Callable[[], None], str], None]
 text says for what."""
 
 
-class TimeControl:
+class TimeControl(CheckedCalls):
     """`Cluster.clock`."""
 
-    def __init__(self, clock: ClusterClock, run: Run, is_whole: Callable[[], bool]) -> None:
-        """`is_whole`: whether the nodes that run serve, as far as the faults in force let them."""
+    def __init__(
+        self, clock: ClusterClock, run: Run, is_whole: Callable[[], bool], carry: Callable[[float], None]
+    ) -> None:
+        """`is_whole`: whether the nodes that run serve, as far as the faults in force let them. `carry`: the
+        clock jumps by so many s, and the nodes that run do not take it for silence of the others."""
+        self._carry = carry
         self._clock = clock
         self._run = run
         self._is_whole = is_whole
@@ -67,17 +74,18 @@ class TimeControl:
         try:
             yield
         finally:
-            self._clock.go_on()
+            self._clock.resume()
 
     def _advance(self, total_s: float) -> None:
         if total_s <= MIDDLE_S:
             self._pass(total_s, STEP_S if total_s <= SHORT_S else LONG_STEP_S)
             return
-        settle_s = STEP_S * SETTLE_STEPS
-        jump_s = total_s / JUMPS - settle_s
+        self._pass(FIRST_S, LONG_STEP_S)
+        settle_s = LONG_STEP_S * SETTLE_STEPS
+        jump_s = (total_s - FIRST_S) / JUMPS - settle_s
         for _ in range(JUMPS):
-            self._move(jump_s)
-            self._pass(settle_s)
+            self._jump(jump_s)
+            self._pass(settle_s, LONG_STEP_S)
         self.pass_until(self._is_whole)
 
     def pass_until(self, condition: Callable[[], bool]) -> None:
@@ -92,6 +100,13 @@ class TimeControl:
             step_s = min(longest_s, seconds)
             self._move(step_s)
             seconds -= step_s
+
+    def _jump(self, by_s: float) -> None:
+        def jump() -> None:
+            self._carry(by_s)
+            self._clock.move(by_s)
+
+        self._run(jump, "the clock to move")
 
     def _move(self, by_s: float) -> None:
         self._run(lambda: self._clock.move(by_s), "the clock to move")

@@ -171,25 +171,25 @@ def read_tag_head(buf: Buffer, position: int, last: int, end: int) -> tuple[int,
     return tag, stop, position
 
 
-def write_tags(known: list[tuple[int, bytes]], unknown: Tags, defined: frozenset[int]) -> bytes:
-    """A structure's tagged fields in ascending order: its own (`known`, ascending) and the unknown ones."""
+def write_tags(own: list[tuple[int, bytes]], unknown: Tags, defined: frozenset[int]) -> bytes:
+    """A structure's tagged fields in ascending order: its own (`own`, ascending) and the unknown ones."""
     if unknown:
-        known = _with_unknown(known, unknown, defined)
-    parts = [uvarint(len(known))]
-    for tag, data in known:
+        own = _with_unknown(own, unknown, defined)
+    parts = [uvarint(len(own))]
+    for tag, data in own:
         parts += (uvarint(tag), uvarint(len(data)), data)
     return b"".join(parts)
 
 
 def _with_unknown(
-    known: list[tuple[int, bytes]], unknown: Tags, defined: frozenset[int]
+    own: list[tuple[int, bytes]], unknown: Tags, defined: frozenset[int]
 ) -> list[tuple[int, bytes]]:
     for tag, data in unknown:
         if tag in defined or not 0 <= tag < MAX_VARINT:
             raise Malformed(f"unknown_tags: {tag} is a tag with a field of its own, or out of range")
         if not isinstance(data, bytes):
             raise Malformed(f"unknown_tags: the data of tag {tag} is not bytes")
-    fields = sorted([*known, *unknown])
+    fields = sorted([*own, *unknown])
     if len({tag for tag, _ in fields}) != len(fields):
         raise Malformed("unknown_tags: a tag is repeated")
     return fields

@@ -218,11 +218,11 @@ class TransactionState:
     ) -> tuple[transaction.TransactionDescription, ...]:
         return tuple(
             [
-                _description(one)
-                for one in self.transactions.values()
-                if (not body.states or one.status.shown in body.states)
-                and (not body.producer_ids or one.producer_id in body.producer_ids)
-                and (body.min_duration_ms < 0 or 0 <= one.start_ms <= now.wall_ms - body.min_duration_ms)
+                _description(txn)
+                for txn in self.transactions.values()
+                if (not body.states or txn.status.shown in body.states)
+                and (not body.producer_ids or txn.producer_id in body.producer_ids)
+                and (body.min_duration_ms < 0 or 0 <= txn.start_ms <= now.wall_ms - body.min_duration_ms)
             ]
         )
 
@@ -302,14 +302,14 @@ class TransactionState:
             if_unsettled=again,
         )
 
-    def _markers(self, one: transaction.Transaction) -> SendTxnMarkers:
+    def _markers(self, txn: transaction.Transaction) -> SendTxnMarkers:
         return SendTxnMarkers(
             partition=self._partition,
-            transactional_id=one.transactional_id,
-            producer_id=one.producer_id,
-            producer_epoch=one.epoch,
-            committed=one.status is transaction.TransactionStatus.PREPARE_COMMIT,
-            partitions=tuple(sorted(one.partitions)),
+            transactional_id=txn.transactional_id,
+            producer_id=txn.producer_id,
+            producer_epoch=txn.epoch,
+            committed=txn.status is transaction.TransactionStatus.PREPARE_COMMIT,
+            partitions=tuple(sorted(txn.partitions)),
         )
 
     def _resend(self, names: Iterable[str], due_ms: int) -> None:
@@ -318,12 +318,12 @@ class TransactionState:
             self._unsent_due_ms = due_ms
 
 
-def _may_begin(known: transaction.Transaction, body: transaction.InitProducer) -> bool:
+def _may_begin(current: transaction.Transaction, body: transaction.InitProducer) -> bool:
     """Whether the producer in the request may be the known one (KIP-360)."""
     return (
-        known.epoch < 0
-        or body.producer_id == known.producer_id
-        or (body.producer_id == known.last_id and body.producer_epoch == known.last_epoch)
+        current.epoch < 0
+        or body.producer_id == current.producer_id
+        or (body.producer_id == current.last_id and body.producer_epoch == current.last_epoch)
     )
 
 
@@ -335,17 +335,17 @@ def _is_due(due_ms: int | None, now_ms: int) -> bool:
     return due_ms is not None and due_ms <= now_ms
 
 
-def _is_late(one: transaction.Transaction, wall_ms: int) -> bool:
-    return one.status is transaction.TransactionStatus.ONGOING and one.start_ms + one.timeout_ms < wall_ms
+def _is_late(txn: transaction.Transaction, wall_ms: int) -> bool:
+    return txn.status is transaction.TransactionStatus.ONGOING and txn.start_ms + txn.timeout_ms < wall_ms
 
 
-def _description(one: transaction.Transaction) -> transaction.TransactionDescription:
+def _description(txn: transaction.Transaction) -> transaction.TransactionDescription:
     return transaction.TransactionDescription(
-        transactional_id=one.transactional_id,
-        state=one.status.shown,
-        timeout_ms=one.timeout_ms,
-        start_ms=one.start_ms,
-        producer_id=one.producer_id,
-        producer_epoch=one.epoch,
-        partitions=tuple(sorted(one.partitions)),
+        transactional_id=txn.transactional_id,
+        state=txn.status.shown,
+        timeout_ms=txn.timeout_ms,
+        start_ms=txn.start_ms,
+        producer_id=txn.producer_id,
+        producer_epoch=txn.epoch,
+        partitions=tuple(sorted(txn.partitions)),
     )

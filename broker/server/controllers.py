@@ -162,7 +162,7 @@ class GrpcControllerCalls(ControllerCalls):
             return no_answer_in_time(effect)
         address = self._controllers.get(effect.target)
         if isinstance(error, grpc.aio.AioRpcError) and address is not None:
-            self._reasons.tell(f"controller {effect.target}", error, (address.host, address.port))
+            self._reasons.log(f"controller {effect.target}", error, (address.host, address.port))
         return failure_text(error)
 
     async def _asked(self, effect: SendToController) -> ChannelResponse | ApiError:

@@ -86,17 +86,17 @@ async def _settle(config: NodeConfig, disk: Disk, tls: TlsMaterial | None) -> No
 
 
 async def _from_controllers(
-    config: NodeConfig, known: KnownIdentity, client: AdminClient, timeout_ms: int
+    config: NodeConfig, identity: KnownIdentity, client: AdminClient, timeout_ms: int
 ) -> tuple[int, str]:
     """(id, cluster id), one of which only the cluster knows."""
-    if known.node_id is not None:
-        return known.node_id, (await client.describe_quorum()).cluster_id
+    if identity.node_id is not None:
+        return identity.node_id, (await client.describe_quorum()).cluster_id
     request = AllocateBrokerIdRequest(
         request_id=random_uuid(process_rng()),
-        cluster_id=known.cluster_id,
+        cluster_id=identity.cluster_id,
         binding_key=config.binding_key,
         # An id is taken over only by a broker without any trace of its own id (S0.22).
-        reuse_missing=known.is_blank and config.flag("broker.id.reuse.missing"),
+        reuse_missing=identity.is_blank and config.flag("broker.id.reuse.missing"),
     )
     answer = await ask_until_settled(
         lambda asked: allocate_broker_id(client, asked), request, timeout_ms, asyncio.get_running_loop().time
@@ -219,7 +219,7 @@ class KnownIdentity(msgspec.Struct, frozen=True, kw_only=True):
     is_blank: bool
 
 
-def known_identity(explicit_id: int | None, found: Sequence[IdentityFile]) -> KnownIdentity:
+def known_identity(explicit_id: int | None, directories: Sequence[IdentityFile]) -> KnownIdentity:
     """The explicit id and that of the files, which must agree; raises IdentityConflict if they do not.
 
     Any directory that survived identifies the broker, whatever happened to the others (S0.27).
@@ -227,7 +227,7 @@ def known_identity(explicit_id: int | None, found: Sequence[IdentityFile]) -> Kn
     node_id, cluster_id = explicit_id, None
     id_from: IdentityFile | None = None
     cluster_from: IdentityFile | None = None
-    for directory in found:
+    for directory in directories:
         properties = directory.properties
         if properties is None:
             continue
@@ -250,10 +250,10 @@ def known_identity(explicit_id: int | None, found: Sequence[IdentityFile]) -> Kn
                     f"{properties.cluster_id}: use directories of one cluster"
                 )
             cluster_id, cluster_from = properties.cluster_id, directory
-    unwritten = tuple(directory.path for directory in found if directory.properties is None)
+    unwritten = tuple(directory.path for directory in directories if directory.properties is None)
     return KnownIdentity(
         node_id=node_id,
         cluster_id=cluster_id,
         unwritten=unwritten,
-        is_blank=len(unwritten) == len(found),
+        is_blank=len(unwritten) == len(directories),
     )

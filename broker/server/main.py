@@ -339,6 +339,10 @@ class BrokerRole:
         good = (threads for threads in self._data.threads.values() if not threads.is_bad)
         await asyncio.gather(*(threads.settle() for threads in good))
 
+    def carry(self, by_ms: int) -> None:
+        """See `ProcessRole`."""
+        self._node.carry(by_ms)
+
     def is_serving(self) -> bool:
         """Whether the broker is unfenced and accepts clients."""
         return self._health.is_serving and self._opening is not None and self._opening.done()

@@ -63,11 +63,11 @@ def bind(options: ClientOptions, key: str, broker_id: int, yes: bool, as_json: b
         click.echo(f"{key} is bound to broker id {broker_id}")
 
 
-def _ask_about_running(known: Iterable[BindingView], key: str, broker_id: int) -> None:
+def _ask_about_running(bindings: Iterable[BindingView], key: str, broker_id: int) -> None:
     """Raises Failure if the binding would replace one of a running broker, and the answer is no."""
     replaced = [
         each
-        for each in known
+        for each in bindings
         if each.state == "running" and (each.key == key) is not (each.broker_id == broker_id)
     ]
     if replaced:
@@ -91,30 +91,30 @@ def unbind(options: ClientOptions, key: str, as_json: bool) -> None:
         click.echo(f"{key} is no longer bound")
 
 
-def listing_json(found: BrokerIdListing) -> dict[str, Any]:
+def listing_json(listing: BrokerIdListing) -> dict[str, Any]:
     return {
-        "offset": found.offset,
+        "offset": listing.offset,
         "bindings": [
             {
-                "key": each.key,
-                "brokerId": each.broker_id,
-                "version": each.version,
-                "state": each.state,
-                "current": each.current,
-                "garbage": each.garbage,
+                "key": binding.key,
+                "brokerId": binding.broker_id,
+                "version": binding.version,
+                "state": binding.state,
+                "current": binding.current,
+                "garbage": binding.garbage,
             }
-            for each in found.bindings
+            for binding in listing.bindings
         ],
-        "missingIds": list(found.missing_ids),
+        "missingIds": list(listing.missing_ids),
         "claims": [
             {
-                "brokerId": each.broker_id,
-                "requestId": uuid_to_text(each.request_id),
-                "source": each.source.value,
+                "brokerId": claim.broker_id,
+                "requestId": uuid_to_text(claim.request_id),
+                "source": claim.source.value,
             }
-            for each in found.claims
+            for claim in listing.claims
         ],
-        "nextId": found.next_id,
+        "nextId": listing.next_id,
     }
 
 

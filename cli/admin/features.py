@@ -34,16 +34,16 @@ def describe(options: ClusterOptions, as_json: bool) -> None:
         echo_json(
             [
                 {
-                    "name": each.name,
-                    "minLevel": each.min_level,
-                    "maxLevel": each.max_level,
-                    "finalizedLevel": each.finalized_level,
-                    "finalizedName": metadata_version_name(max(each.finalized_level, MIN_METADATA_VERSION))
-                    if each.name == METADATA_VERSION
+                    "name": feature.name,
+                    "minLevel": feature.min_level,
+                    "maxLevel": feature.max_level,
+                    "finalizedLevel": feature.finalized_level,
+                    "finalizedName": metadata_version_name(max(feature.finalized_level, MIN_METADATA_VERSION))
+                    if feature.name == METADATA_VERSION
                     else None,
                     "offset": offset,
                 }
-                for each in described
+                for feature in described
             ]
         )
         return

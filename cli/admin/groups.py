@@ -223,34 +223,34 @@ def _plan(cluster: OpenCluster, group: str, goal: Goal, topics: Topics) -> list[
 
 
 def _execute(cluster: OpenCluster, group: str, plan: Sequence[Planned]) -> list[str]:
-    wanted = {each.place: each.new for each in plan if each.new is not None}
+    wanted = {each.partition: each.new for each in plan if each.new is not None}
     codes = cluster.call(lambda client: commit_offsets(client, group, wanted))
     return [f"{code.name}: {topic}-{index}" for (topic, index), code in codes.items() if code]
 
 
-def _name(each: Planned) -> str:
-    return f"{each.place[0]}-{each.place[1]}"
+def _name(planned: Planned) -> str:
+    return f"{planned.partition[0]}-{planned.partition[1]}"
 
 
 def _print_plan(group: str, plan: Sequence[Planned], *, executed: bool, export: bool, as_json: bool) -> None:
     if as_json:
         offsets = [
             {
-                "topic": each.place[0],
-                "partition": each.place[1],
-                "committedOffset": each.committed,
-                "newOffset": each.new,
-                "note": each.note or None,
+                "topic": planned.partition[0],
+                "partition": planned.partition[1],
+                "committedOffset": planned.committed,
+                "newOffset": planned.new,
+                "note": planned.note or None,
             }
-            for each in plan
+            for planned in plan
         ]
         echo_json({"groupId": group, "executed": executed, "offsets": offsets})
     elif export:
         for row in plan:
             if row.new is not None:
-                click.echo(f"{row.place[0]},{row.place[1]},{row.new}")
+                click.echo(f"{row.partition[0]},{row.partition[1]},{row.new}")
     else:
-        rows = [(*each.place, each.committed, each.new, each.note) for each in plan]
+        rows = [(*each.partition, each.committed, each.new, each.note) for each in plan]
         echo_table(("TOPIC", "PARTITION", "COMMITTED", "NEW", "NOTE"), rows)
 
 
@@ -299,13 +299,13 @@ def list_(options: ClusterOptions, states: tuple[str, ...], kind: str | None, as
         echo_json(
             [
                 {
-                    "groupId": each.group_id,
-                    "type": each.kind or None,
-                    "protocolType": each.protocol_type,
-                    "state": each.state or None,
-                    "coordinator": each.coordinator,
+                    "groupId": group.group_id,
+                    "type": group.kind or None,
+                    "protocolType": group.protocol_type,
+                    "state": group.state or None,
+                    "coordinator": group.coordinator,
                 }
-                for each in listed
+                for group in listed
             ]
         )
         return
@@ -323,14 +323,14 @@ class _Look(msgspec.Struct, frozen=True):
     committed: Mapping[TopicPartition, Committed]
     ends: Mapping[TopicPartition, int | ErrorCode]
 
-    def lag(self, place: TopicPartition) -> int | None:
-        end, committed = self.ends.get(place), self.committed.get(place)
+    def lag(self, partition: TopicPartition) -> int | None:
+        end, committed = self.ends.get(partition), self.committed.get(partition)
         if isinstance(end, ErrorCode) or end is None or committed is None:
             return None
         return end - committed.offset
 
-    def end(self, place: TopicPartition) -> int | None:
-        found = self.ends.get(place)
+    def end(self, partition: TopicPartition) -> int | None:
+        found = self.ends.get(partition)
         return None if isinstance(found, ErrorCode) else found
 
 
@@ -527,11 +527,11 @@ def _report(results: Sequence[Deleted], as_json: bool) -> int:
             [
                 {
                     "groupId": name,
-                    "topic": None if place is None else place[0],
-                    "partition": None if place is None else place[1],
+                    "topic": None if partition is None else partition[0],
+                    "partition": None if partition is None else partition[1],
                     "error": code.name,
                 }
-                for name, place, code in results
+                for name, partition, code in results
             ]
         )
     for name, partition, code in results:

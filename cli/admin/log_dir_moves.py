@@ -281,19 +281,19 @@ def _described(
     return answer
 
 
-def _seen(answer: BrokerDirectories, target: str, each: Moving) -> Moving:
-    here = _places(answer, each.topic, each.partition, future=False)
-    copy = _places(answer, each.topic, each.partition, future=True).get(target)
+def _seen(answer: BrokerDirectories, target: str, job: Moving) -> Moving:
+    here = _places(answer, job.topic, job.partition, future=False)
+    copy = _places(answer, job.topic, job.partition, future=True).get(target)
     if target in here:
-        return replace(each, state=State.MOVED, lag=0)
+        return replace(job, state=State.MOVED, lag=0)
     if copy is not None:
-        return replace(each, lag=copy.lag if copy.lag >= 0 else None)
+        return replace(job, lag=copy.lag if copy.lag >= 0 else None)
     # A broker that does not answer, or just started, may still have the copy.
-    return replace(each, state=State.ENDED, lag=None) if here else each
+    return replace(job, state=State.ENDED, lag=None) if here else job
 
 
-def _behind(each: Moving) -> str:
-    return "" if each.lag is None else f" (its copy is {each.lag} offsets behind)"
+def _behind(job: Moving) -> str:
+    return "" if job.lag is None else f" (its copy is {job.lag} offsets behind)"
 
 
 def _show(broker_id: int, target: Directory, moving: Sequence[Moving]) -> None:
@@ -324,14 +324,14 @@ def _as_json(broker_id: int, target: str, moving: Sequence[Moving]) -> dict[str,
         "to": target,
         "replicas": [
             {
-                "topic": each.topic,
-                "partition": each.partition,
-                "from": each.before,
-                "sizeBytes": each.size,
-                "state": each.state.value,
-                "lag": each.lag,
-                "error": each.error.name,
+                "topic": job.topic,
+                "partition": job.partition,
+                "from": job.before,
+                "sizeBytes": job.size,
+                "state": job.state.value,
+                "lag": job.lag,
+                "error": job.error.name,
             }
-            for each in moving
+            for job in moving
         ],
     }

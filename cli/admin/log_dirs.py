@@ -126,7 +126,7 @@ class _Replica(NamedTuple):
     lag: int
 
 
-def _replicas_of(broker_id: int, directory: Directory, known: _Topics) -> list[_Replica]:
+def _replicas_of(broker_id: int, directory: Directory, topics: _Topics) -> list[_Replica]:
     """The replicas in a directory, sorted by topic and partition."""
 
     def role(name: str, part: Any) -> str:
@@ -134,7 +134,7 @@ def _replicas_of(broker_id: int, directory: Directory, known: _Topics) -> list[_
             return "offline"
         if part.is_future_key:
             return "future"
-        return "leader" if known.leaders.get((name, part.partition_index)) == broker_id else "follower"
+        return "leader" if topics.leaders.get((name, part.partition_index)) == broker_id else "follower"
 
     return sorted(
         _Replica(
@@ -159,8 +159,8 @@ def _offline(answers: Sequence[BrokerDirectories]) -> Iterator[tuple[BrokerDirec
                 yield each, one
 
 
-def _row(broker_id: int, directory: Directory, known: _Topics) -> tuple[object, ...]:
-    replicas = _replicas_of(broker_id, directory, known)
+def _row(broker_id: int, directory: Directory, topics: _Topics) -> tuple[object, ...]:
+    replicas = _replicas_of(broker_id, directory, topics)
     # Without the directory's id, the replicas of an offline directory are unknown; their sizes always are.
     is_described = not directory.error_code or directory.directory_id != ZERO_UUID
     return (
@@ -176,10 +176,10 @@ def _row(broker_id: int, directory: Directory, known: _Topics) -> tuple[object, 
     )
 
 
-def _replica_rows(answers: Sequence[BrokerDirectories], known: _Topics) -> Iterator[tuple[object, ...]]:
+def _replica_rows(answers: Sequence[BrokerDirectories], topics: _Topics) -> Iterator[tuple[object, ...]]:
     for answer in answers:
         for directory in answer.directories:
-            for replica in _replicas_of(answer.broker_id, directory, known):
+            for replica in _replicas_of(answer.broker_id, directory, topics):
                 yield (
                     answer.broker_id,
                     directory.log_dir,
@@ -200,36 +200,36 @@ def _known(value: int) -> int | None:
     return None if value < 0 else value
 
 
-def _as_json(answer: BrokerDirectories, known: _Topics) -> dict[str, Any]:
+def _as_json(answer: BrokerDirectories, topics: _Topics) -> dict[str, Any]:
     return {
         "brokerId": answer.broker_id,
         "problem": answer.problem or None,
         "directories": [
             {
-                "path": each.log_dir,
-                "directoryId": _id_text(each.directory_id),
-                "online": not each.error_code,
-                "error": ErrorCode.of(each.error_code).name,
-                "message": each.error_message,
-                "totalBytes": _known(each.total_bytes),
-                "usableBytes": _known(each.usable_bytes),
+                "path": directory.log_dir,
+                "directoryId": _id_text(directory.directory_id),
+                "online": not directory.error_code,
+                "error": ErrorCode.of(directory.error_code).name,
+                "message": directory.error_message,
+                "totalBytes": _known(directory.total_bytes),
+                "usableBytes": _known(directory.usable_bytes),
                 "replicas": [
                     {
-                        "topic": one.topic,
-                        "topicId": _id_text(known.ids.get(one.topic)),
-                        "partition": one.partition,
-                        "role": one.role,
-                        "leads": one.role == "leader",
-                        "sizeBytes": _known(one.size),
-                        "startOffset": _known(one.start),
-                        "highWatermark": _known(one.high_watermark),
-                        "endOffset": _known(one.end),
-                        "lag": _known(one.lag),
+                        "topic": replica.topic,
+                        "topicId": _id_text(topics.ids.get(replica.topic)),
+                        "partition": replica.partition,
+                        "role": replica.role,
+                        "leads": replica.role == "leader",
+                        "sizeBytes": _known(replica.size),
+                        "startOffset": _known(replica.start),
+                        "highWatermark": _known(replica.high_watermark),
+                        "endOffset": _known(replica.end),
+                        "lag": _known(replica.lag),
                     }
-                    for one in _replicas_of(answer.broker_id, each, known)
+                    for replica in _replicas_of(answer.broker_id, directory, topics)
                 ],
             }
-            for each in answer.directories
+            for directory in answer.directories
         ],
     }
 

@@ -150,13 +150,13 @@ def _ongoing(cluster: OpenCluster) -> tuple[OngoingReassignment, ...]:
     return tuple(
         OngoingReassignment(
             topic=name,
-            partition=at,
+            partition=index,
             replicas=move.replicas,
             adding=move.adding,
             removing=move.removing,
-            isr=isr.get((name, at), ()),
+            isr=isr.get((name, index), ()),
         )
-        for (name, at), move in moves.items()
+        for (name, index), move in moves.items()
     )
 
 
@@ -206,31 +206,31 @@ def size_text(size: PlanSize) -> str:
     return f"{size.partitions} partitions change, {size.replicas} replicas are copied (to {arriving})"
 
 
-def _show(found: tuple[OngoingReassignment, ...], as_json: bool) -> None:
+def _show(ongoing: tuple[OngoingReassignment, ...], as_json: bool) -> None:
     if as_json:
         echo_json(
             [
                 {
-                    "topic": one.topic,
-                    "partition": one.partition,
-                    "replicas": list(one.replicas),
-                    "adding": list(one.adding),
-                    "removing": list(one.removing),
-                    "isr": list(one.isr),
-                    "waitingFor": list(one.waiting_for),
+                    "topic": move.topic,
+                    "partition": move.partition,
+                    "replicas": list(move.replicas),
+                    "adding": list(move.adding),
+                    "removing": list(move.removing),
+                    "isr": list(move.isr),
+                    "waitingFor": list(move.waiting_for),
                 }
-                for one in found
+                for move in ongoing
             ]
         )
-    elif found:
-        echo_table(COLUMNS, [_row(one) for one in found])
+    elif ongoing:
+        echo_table(COLUMNS, [_row(one) for one in ongoing])
     else:
         click.echo("there is no ongoing reassignment")
 
 
-def _row(one: OngoingReassignment) -> tuple[object, ...]:
-    lists = (one.replicas, one.adding, one.removing, one.isr, one.waiting_for)
-    return f"{one.topic}-{one.partition}", *[",".join(map(str, each)) or "-" for each in lists]
+def _row(move: OngoingReassignment) -> tuple[object, ...]:
+    lists = (move.replicas, move.adding, move.removing, move.isr, move.waiting_for)
+    return f"{move.topic}-{move.partition}", *[",".join(map(str, each)) or "-" for each in lists]
 
 
 def _report_moves(
@@ -246,12 +246,12 @@ def _report_moves(
         answer: dict[str, Any] = {
             "results": [
                 {
-                    "topic": one.topic,
-                    "partition": one.partition,
-                    "error": one.error.name,
-                    "message": one.message,
+                    "topic": result.topic,
+                    "partition": result.partition,
+                    "error": result.error.name,
+                    "message": result.message,
                 }
-                for one in results
+                for result in results
             ]
         }
         if size is not None:
@@ -334,13 +334,13 @@ def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
         echo_json(
             [
                 {
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    "leader": each.leader,
-                    "error": each.error.name,
-                    "message": each.message,
+                    "topic": result.topic,
+                    "partition": result.partition,
+                    "leader": result.leader,
+                    "error": result.error.name,
+                    "message": result.message,
                 }
-                for each in results
+                for result in results
             ]
         )
     for result in results:

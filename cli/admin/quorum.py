@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from msgspec import structs
 
-from metaquorum.cli.admin.voter_changes import Ordered, VoterChanger
+from metaquorum.cli.admin.voter_changes import ByGrpc, ByKafka, ChangesVoters, Ordered, VoterChanger
 from metaquorum.cli.admin.voter_plan import VoterWish, plan_json, plan_lines
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.client import ClientOptions, TlsOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options, controllers_option
 from metaquorum.cli.errors import print_problem
-from metaquorum.cli.given import FiniteRange
+from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.quorum import replication_json, replication_text, status_json, status_text
 from metaquorum.clients.admin.cluster import describe_quorum
@@ -65,8 +69,25 @@ endpoint = click.option(
     "--endpoint",
     metavar="HOST:PORT",
     callback=_address,
-    help="gRPC address of the new voter, which names its listeners. Default: the registered ones.",
+    help="Address of the new voter. Over gRPC it names its listeners itself. Default: the registered one.",
 )
+
+
+def login(command: F) -> F:
+    """Adds --command-config to `options`. Must be below `client_options`."""
+
+    @click.option(
+        "--command-config",
+        type=GivenPath(path_type=Path),
+        help="Properties of a Kafka client, for controllers' listeners of Kafka's protocol.",
+    )
+    @functools.wraps(command)
+    def wrapped(*args: Any, options: ClientOptions, command_config: Path | None, **more: Any) -> Any:
+        if command_config is not None and options.tls != TlsOptions():
+            raise click.UsageError("give the TLS files either in --command-config or as options")
+        return command(*args, options=structs.replace(options, command_config=command_config), **more)
+
+    return wrapped  # type: ignore[return-value]
 
 
 def directory_option(whose: str) -> Callable[[F], F]:
@@ -80,6 +101,7 @@ def directory_option(whose: str) -> Callable[[F], F]:
 
 @click.command("add-voter")
 @client_options
+@login
 @node_id
 @directory_option("the new voter")
 @endpoint
@@ -105,6 +127,7 @@ def add_voter(
 
 @click.command("remove-voter")
 @client_options
+@login
 @node_id
 @directory_option("the voter")
 @dry_run
@@ -122,11 +145,13 @@ def remove_voter(
 ) -> None:
     """Make a voter an observer. A leader hands over when its removal is committed."""
     wish = VoterWish(remove_id=node_id, directory_id=directory_id, force=force)
-    _run(options, Ordered(wish=wish, wait_s=wait_s), dry_run=dry_run, as_json=as_json)
+    ordered = Ordered(wish=wish, wait_s=wait_s)
+    _run(options, ordered, dry_run=dry_run, as_json=as_json)
 
 
 @click.command("replace-voter")
 @client_options
+@login
 @node_id
 @click.option(
     "--with",
@@ -166,8 +191,9 @@ def replace_voter(
 
 
 def _run(options: ClientOptions, ordered: Ordered, *, dry_run: bool, as_json: bool) -> None:
-    with options.open() as cluster:
-        changer = VoterChanger(cluster, options, ordered, lambda line: click.echo(line, err=as_json))
+    with contextlib.ExitStack() as stack:
+        cluster = _cluster(options, stack)
+        changer = VoterChanger(cluster, ordered, lambda line: click.echo(line, err=as_json))
         plan = changer.plan()
         if not as_json and (dry_run or not plan.steps):
             for line in plan_lines(plan):
@@ -176,6 +202,22 @@ def _run(options: ClientOptions, ordered: Ordered, *, dry_run: bool, as_json: bo
             changer.perform(plan)
         if as_json:
             echo_json({**plan_json(plan), "dryRun": dry_run})
+
+
+def _cluster(options: ClientOptions, stack: contextlib.ExitStack) -> ChangesVoters:
+    """The controllers, in the protocol that the named ones speak; those of the local cluster over gRPC."""
+    if options.bootstrap is not None:
+        asked = ClusterOptions(
+            bootstrap=None,
+            timeout_s=options.timeout_s,
+            tls=options.tls,
+            command_config=options.command_config,
+            controllers=options.bootstrap,
+        ).settled_or_failed()
+        if asked.by_kafka:
+            return ByKafka(stack.enter_context(asked.open()))
+        options = structs.replace(options, spent_s=asked.spent_s)
+    return ByGrpc(stack.enter_context(options.open()), options)
 
 
 @click.group()

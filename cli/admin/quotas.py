@@ -106,9 +106,9 @@ def describe(options: ClusterOptions, strict: bool, as_json: bool, **words: str 
             parts.append((kind, ...))
     wanted = QuotaFilter(parts=tuple(parts), strict=strict)
     with options.open() as cluster:
-        found = cluster.call(lambda client: describe_quotas(client, wanted))
+        described = cluster.call(lambda client: describe_quotas(client, wanted))
     if as_json:
-        echo_json([{"entity": dict(entity), "quotas": dict(values)} for entity, values in found])
+        echo_json([{"entity": dict(entity), "quotas": dict(values)} for entity, values in described])
         return
-    for entity, values in found:
+    for entity, values in described:
         click.echo(quota_line(entity, values))

@@ -128,28 +128,28 @@ def list_(options: ClusterOptions, owners: tuple[str, ...], as_json: bool) -> No
         echo_json(
             [
                 {
-                    "tokenId": each.token_id,
-                    "owner": each.owner,
-                    "requester": each.requester,
-                    "renewers": each.renewers,
-                    "issueTimestampMs": each.issue_timestamp_ms,
-                    "expirationTimestampMs": each.expiration_timestamp_ms,
-                    "maxTimestampMs": each.max_timestamp_ms,
+                    "tokenId": token.token_id,
+                    "owner": token.owner,
+                    "requester": token.requester,
+                    "renewers": token.renewers,
+                    "issueTimestampMs": token.issue_timestamp_ms,
+                    "expirationTimestampMs": token.expiration_timestamp_ms,
+                    "maxTimestampMs": token.max_timestamp_ms,
                 }
-                for each in described
+                for token in described
             ]
         )
         return
     rows = [
         (
-            each.token_id,
-            each.owner,
-            each.requester,
-            each.renewers,
-            utc_text(each.expiration_timestamp_ms),
-            utc_text(each.max_timestamp_ms),
+            token.token_id,
+            token.owner,
+            token.requester,
+            token.renewers,
+            utc_text(token.expiration_timestamp_ms),
+            utc_text(token.max_timestamp_ms),
         )
-        for each in described
+        for token in described
     ]
     echo_table(("TOKEN", "OWNER", "REQUESTER", "RENEWERS", "EXPIRES", "AT THE LATEST"), rows)
 

@@ -100,12 +100,12 @@ def list_(
         echo_json(
             [
                 {
-                    "transactionalId": each.transactional_id,
-                    "coordinator": each.coordinator,
-                    "producerId": each.producer_id,
-                    "state": each.state,
+                    "transactionalId": transaction.transactional_id,
+                    "coordinator": transaction.coordinator,
+                    "producerId": transaction.producer_id,
+                    "state": transaction.state,
                 }
-                for each in listed
+                for transaction in listed
             ]
         )
         return
@@ -138,24 +138,36 @@ def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> 
     return EXIT_FAILED if missing else 0
 
 
-def _transaction_row(each: DescribedTransaction) -> tuple[object, ...]:
-    started = None if each.started_ms is None or not each.is_open else utc_text(each.started_ms)
+def _transaction_row(transaction: DescribedTransaction) -> tuple[object, ...]:
+    started = (
+        None
+        if transaction.started_ms is None or not transaction.is_open
+        else utc_text(transaction.started_ms)
+    )
     return (
-        *(each.transactional_id, each.producer_id, each.producer_epoch, each.state, each.timeout_ms),
-        *(started, places_text(each.places) or None),
+        *(
+            transaction.transactional_id,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            transaction.state,
+            transaction.timeout_ms,
+        ),
+        *(started, places_text(transaction.places) or None),
     )
 
 
-def _transaction_json(each: DescribedTransaction, now_ms: int) -> dict[str, Any]:
+def _transaction_json(transaction: DescribedTransaction, now_ms: int) -> dict[str, Any]:
     return {
-        "transactionalId": each.transactional_id,
-        "producerId": each.producer_id,
-        "producerEpoch": each.producer_epoch,
-        "state": each.state,
-        "timeoutMs": each.timeout_ms,
-        "startTimeMs": each.started_ms,
-        "durationMs": max(0, now_ms - each.started_ms) if each.is_open and each.started_ms else None,
-        "partitions": [{"topic": topic, "partition": index} for topic, index in each.places],
+        "transactionalId": transaction.transactional_id,
+        "producerId": transaction.producer_id,
+        "producerEpoch": transaction.producer_epoch,
+        "state": transaction.state,
+        "timeoutMs": transaction.timeout_ms,
+        "startTimeMs": transaction.started_ms,
+        "durationMs": max(0, now_ms - transaction.started_ms)
+        if transaction.is_open and transaction.started_ms
+        else None,
+        "partitions": [{"topic": topic, "partition": index} for topic, index in transaction.places],
     }
 
 
@@ -179,22 +191,22 @@ def describe_producers_(
         echo_table(_PRODUCER_COLUMNS, [_producer_row(each) for each in producers])
 
 
-def _producer_row(each: PartitionProducer) -> tuple[object, ...]:
-    epoch = None if each.coordinator_epoch < 0 else each.coordinator_epoch
-    last = None if each.last_timestamp_ms < 0 else utc_text(each.last_timestamp_ms)
-    return each.producer_id, each.epoch, epoch, each.last_sequence, last, each.open_from
+def _producer_row(producer: PartitionProducer) -> tuple[object, ...]:
+    epoch = None if producer.coordinator_epoch < 0 else producer.coordinator_epoch
+    last = None if producer.last_timestamp_ms < 0 else utc_text(producer.last_timestamp_ms)
+    return producer.producer_id, producer.epoch, epoch, producer.last_sequence, last, producer.open_from
 
 
-def _producer_json(each: PartitionProducer) -> dict[str, Any]:
+def _producer_json(producer: PartitionProducer) -> dict[str, Any]:
     return {
-        "topic": each.place[0],
-        "partition": each.place[1],
-        "producerId": each.producer_id,
-        "producerEpoch": each.epoch,
-        "coordinatorEpoch": each.coordinator_epoch,
-        "lastSequence": each.last_sequence,
-        "lastTimestampMs": each.last_timestamp_ms,
-        "currentTransactionStartOffset": each.open_from,
+        "topic": producer.partition[0],
+        "partition": producer.partition[1],
+        "producerId": producer.producer_id,
+        "producerEpoch": producer.epoch,
+        "coordinatorEpoch": producer.coordinator_epoch,
+        "lastSequence": producer.last_sequence,
+        "lastTimestampMs": producer.last_timestamp_ms,
+        "currentTransactionStartOffset": producer.open_from,
     }
 
 
@@ -230,7 +242,7 @@ def find_hanging_(
         echo_json([_producer_json(each) for each in hanging])
         return
     if hanging:
-        rows = [(*each.place, *_producer_row(each)) for each in hanging]
+        rows = [(*each.partition, *_producer_row(each)) for each in hanging]
         echo_table(("TOPIC", "PARTITION", *_PRODUCER_COLUMNS), rows)
     else:
         partitions = "1 partition" if len(places) == 1 else f"{len(places)} partitions"
@@ -310,13 +322,13 @@ def abort(
         click.echo(f"{topic}-{partition}: the transaction of producer {numbers[0]} is aborted")
 
 
-def _opened_at(cluster: OpenCluster, place: TopicPartition, start_offset: int) -> tuple[int, int, int]:
-    for each in cluster.call(lambda client: describe_producers(client, [place])):
+def _opened_at(cluster: OpenCluster, partition: TopicPartition, start_offset: int) -> tuple[int, int, int]:
+    for each in cluster.call(lambda client: describe_producers(client, [partition])):
         if each.open_from == start_offset:
             return each.producer_id, each.epoch, each.coordinator_epoch
     raise Failure(
-        f"no open transaction begins at offset {start_offset} of {place[0]}-{place[1]}; see: metaquorum "
-        f"transactions describe-producers --topic {place[0]} --partition {place[1]}"
+        f"no open transaction begins at offset {start_offset} of {partition[0]}-{partition[1]}; see: "
+        f"metaquorum transactions describe-producers --topic {partition[0]} --partition {partition[1]}"
     )
 
 

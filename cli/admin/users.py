@@ -103,20 +103,20 @@ def delete(options: ClusterOptions, user: str, mechanism: str, as_json: bool) ->
 def list_(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> None:
     """List users with their mechanisms and iterations, never with secrets."""
     with options.open() as cluster:
-        found = cluster.call(lambda client: describe_users(client, names))
+        described = cluster.call(lambda client: describe_users(client, names))
     if as_json:
         echo_json(
             [
                 {
-                    "user": each.user,
+                    "user": user.user,
                     "credentials": [
                         {"mechanism": mechanism.title, "iterations": count}
-                        for mechanism, count in each.iterations
+                        for mechanism, count in user.iterations
                     ],
                 }
-                for each in found
+                for user in described
             ]
         )
         return
-    for each in found:
+    for each in described:
         click.echo(user_line(each))

@@ -6,9 +6,9 @@ Every step is judged by what the leader describes, so that an interrupted comman
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -25,7 +25,9 @@ from metaquorum.cli.admin.voter_plan import (
     make_plan,
 )
 from metaquorum.cli.client import ClientOptions, ClusterClient
+from metaquorum.cli.cluster import OpenCluster
 from metaquorum.cli.errors import Failure
+from metaquorum.clients.admin.voters import add_voter, describe_voters, listener_name, remove_voter
 from metaquorum.clients.quorum.nodes import describe_nodes
 from metaquorum.clients.quorum.voters import CHANGE_TIMEOUT_MS, add_raft_voter, remove_raft_voter
 from metaquorum.clients.search import Address
@@ -63,18 +65,88 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = msgspec.field(default_factory=lambda: PATIENCE_S)
 
 
+class ChangesVoters(Protocol):
+    """One cluster, over one protocol. Each raises ApiError if it is refused, Failure if no controller
+    answers."""
+
+    def quorum(self) -> DescribeQuorumResponse: ...
+
+    def add(self, request: AddRaftVoterRequest) -> None: ...
+
+    def remove(self, request: RemoveRaftVoterRequest) -> None: ...
+
+    def listeners_at(self, address: Address, node_id: int) -> tuple[VoterEndpoint, ...]:
+        """The endpoints of the new voter that has a listener at this address."""
+
+
+class ByGrpc:
+    """Controllers over gRPC, which say more."""
+
+    def __init__(self, cluster: ClusterClient, options: ClientOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+
+    def quorum(self) -> DescribeQuorumResponse:
+        return self._cluster.quorum()
+
+    def add(self, request: AddRaftVoterRequest) -> None:
+        self._cluster.call(lambda client: add_raft_voter(client, request))
+
+    def remove(self, request: RemoveRaftVoterRequest) -> None:
+        self._cluster.call(lambda client: remove_raft_voter(client, request))
+
+    def listeners_at(self, address: Address, node_id: int) -> tuple[VoterEndpoint, ...]:
+        """The endpoints that the node itself reports, that of gRPC at this address. Raises ApiError if no
+        node answers, or one that can never observe this quorum."""
+        asked = describe_nodes(
+            (address,), timeout_ms=self._options.timeout_ms, tls=self._options.tls.material()
+        )
+        (answer,) = asyncio.run(asked)
+        if answer.report is None:
+            text = f"{address[0]}:{address[1]} does not answer: {answer.problem}: correct --endpoint"
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+        status = answer.report.status
+        if status.node_id == node_id and status.votes_by_configuration:
+            raise runs_with_static_voters(node_id, f"{address[0]}:{address[1]}")
+        if not status.endpoints:
+            text = (
+                f"{address[0]}:{address[1]} advertises no listener of its own: set advertised.listeners there"
+            )
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        return tuple(
+            VoterEndpoint(each.name, *address) if each.name.upper().startswith(GRPC_LISTENER) else each
+            for each in status.endpoints
+        )
+
+
+class ByKafka:
+    """Controllers over Kafka's protocol, ours or Apache Kafka's."""
+
+    def __init__(self, cluster: OpenCluster) -> None:
+        self._cluster = cluster
+
+    def quorum(self) -> DescribeQuorumResponse:
+        return self._cluster.call(describe_voters)
+
+    def add(self, request: AddRaftVoterRequest) -> None:
+        self._cluster.call(lambda client: add_voter(client, request))
+
+    def remove(self, request: RemoveRaftVoterRequest) -> None:
+        self._cluster.call(lambda client: remove_voter(client, request))
+
+    def listeners_at(self, address: Address, node_id: int) -> tuple[VoterEndpoint, ...]:
+        name = listener_name(self.quorum())
+        if not name:
+            text = "no voter names its listener: the quorum must be at kraft.version 1"
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+        return (VoterEndpoint(name, *address),)
+
+
 class VoterChanger:
     """Plans and performs on one cluster. `say` gets lines of progress."""
 
-    def __init__(
-        self,
-        cluster: ClusterClient,
-        options: ClientOptions,
-        ordered: Ordered,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, cluster: ChangesVoters, ordered: Ordered, say: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._options = options
         self._ordered = ordered
         self._say = say
         self._deadline = time.monotonic() + ordered.wait_s
@@ -87,7 +159,7 @@ class VoterChanger:
         `patience_s`. Raises ApiError."""
         endpoint = self._ordered.endpoint
         if endpoint is not None and self._ordered.wish.add_id is not None:
-            self._new_endpoints = self._listeners_at(endpoint, self._ordered.wish.add_id)
+            self._new_endpoints = self._cluster.listeners_at(endpoint, self._ordered.wish.add_id)
         patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
         while True:
             try:
@@ -182,7 +254,7 @@ class VoterChanger:
         quorum is read again in any case."""
         try:
             if step.kind is StepKind.ADD and new is not None:
-                self._cluster.call(lambda client: add_raft_voter(client, new))
+                self._cluster.add(new)
                 return
             request = RemoveRaftVoterRequest(
                 cluster_id=quorum.cluster_id,
@@ -190,7 +262,7 @@ class VoterChanger:
                 voter_directory_id=step.member.directory_id,
                 timeout_ms=CHANGE_TIMEOUT_MS,
             )
-            self._cluster.call(lambda client: remove_raft_voter(client, request))
+            self._cluster.remove(request)
         except Failure as error:
             # No answer: the leader may have failed meanwhile.
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, one_line(error)) from error
@@ -213,7 +285,7 @@ class VoterChanger:
             new = self._new_voter(member, endpoints)
             asked = replace(new, validate_only=True)
             try:
-                self._cluster.call(functools.partial(add_raft_voter, request=asked))
+                self._cluster.add(asked)
                 return new
             except ApiError as error:
                 if error.code not in _LATER or time.monotonic() >= patience:
@@ -241,29 +313,6 @@ class VoterChanger:
             voter=Voter(member.node_id, member.directory_id, endpoints),
             cluster_id=self._quorum().cluster_id,
             timeout_ms=CHANGE_TIMEOUT_MS,
-        )
-
-    def _listeners_at(self, address: Address, node_id: int) -> tuple[VoterEndpoint, ...]:
-        """The endpoints that the node itself reports, that of gRPC at this address. Raises ApiError if no
-        node answers, or one that can never observe this quorum."""
-        asked = describe_nodes(
-            (address,), timeout_ms=self._options.timeout_ms, tls=self._options.tls.material()
-        )
-        (answer,) = asyncio.run(asked)
-        if answer.report is None:
-            text = f"{address[0]}:{address[1]} does not answer: {answer.problem}: correct --endpoint"
-            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
-        status = answer.report.status
-        if status.node_id == node_id and status.votes_by_configuration:
-            raise runs_with_static_voters(node_id, f"{address[0]}:{address[1]}")
-        if not status.endpoints:
-            text = (
-                f"{address[0]}:{address[1]} advertises no listener of its own: set advertised.listeners there"
-            )
-            raise ApiError(ErrorCode.INVALID_REQUEST, text)
-        return tuple(
-            VoterEndpoint(each.name, *address) if each.name.upper().startswith(GRPC_LISTENER) else each
-            for each in status.endpoints
         )
 
     def _quorum(self) -> DescribeQuorumResponse:

@@ -134,13 +134,15 @@ class KafkaCluster:
             return None
         return None if topic is None else sorted(topic.partitions)
 
-    def look_for_coordinator(self, client: Any, group: str, place: TopicPartition) -> None:
+    def look_for_coordinator(self, client: Any, group: str, partition: TopicPartition) -> None:
         """Raises Failure if a group has no coordinator, or may not be read: librdkafka would wait, and
         reports it only to who reads. The consumer must not read yet."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
-                client.committed([place], timeout=max(0.01, min(SLICE_S * 4, deadline - time.monotonic())))
+                client.committed(
+                    [partition], timeout=max(0.01, min(SLICE_S * 4, deadline - time.monotonic()))
+                )
                 return
             except KafkaException as error:
                 first: KafkaError = error.args[0]
@@ -197,9 +199,9 @@ class KafkaCluster:
         )
 
 
-def _good_topic(found: Any, name: str) -> Any:
+def _good_topic(metadata: Any, name: str) -> Any:
     """The topic of metadata, with its partitions; None: no answer now. Raises Failure for a missing topic."""
-    topic = found.topics[name]
+    topic = metadata.topics[name]
     if topic.error is not None and topic.error.code() not in _RETRIABLE:
         if topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise Failure(f"there is no topic {name}; create it with: metaquorum topics create {name}")

@@ -440,10 +440,10 @@ def _copy(
             )
 
 
-def _taken(plan: ConsumeOptions, account: ConsumeTotals, found: Sequence[Message]) -> list[Message]:
+def _taken(plan: ConsumeOptions, account: ConsumeTotals, received: Sequence[Message]) -> list[Message]:
     """The records to print. Raises Failure for an error that is not transient."""
     messages: list[Message] = []
-    for message in found:
+    for message in received:
         error = message.error()
         if error is not None:
             _judge(plan, account, message, error)

@@ -15,7 +15,7 @@ import click
 import msgspec
 import psutil
 
-from metaquorum.cli.admin.voter_changes import Ordered, VoterChanger
+from metaquorum.cli.admin.voter_changes import ByGrpc, Ordered, VoterChanger
 from metaquorum.cli.admin.voter_plan import VoterWish
 from metaquorum.cli.client import ClientOptions, ClusterClient, TlsOptions
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster
@@ -351,5 +351,5 @@ def add_missing_voters(cluster: LocalCluster, timeout_s: float) -> None:
             continue
         wish = VoterWish(add_id=node.node_id, directory_id=uuid_from_text(node.directory_id))
         ordered = Ordered(wish=wish, wait_s=timeout_s, patience_s=timeout_s)
-        changer = VoterChanger(cluster.client, options, ordered, click.echo)
+        changer = VoterChanger(ByGrpc(cluster.client, options), ordered, click.echo)
         changer.perform(changer.plan())

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, Unpack, cast
 
@@ -234,6 +234,11 @@ class RemoteNetwork:
         found = [await cast(ProcessNode, self._nodes[each]).ask("drop", (a, b)) for each in (a, b)]
         return sum(each or 0 for each in found)
 
+    @property
+    def ports(self) -> Collection[int]:
+        """None: the nodes have them."""
+        return ()
+
     async def close(self) -> None:
         """The nodes have ended."""
 
@@ -253,14 +258,14 @@ class Orders:
         """It is in force; returns its number."""
         number = next(self._numbers)
         self._held[number] = nodes, order
-        await self._tell(nodes, "begin", (number, order))
+        await self._ask(nodes, "begin", (number, order))
         return number
 
     async def end(self, number: int) -> None:
         nodes, _ = self._held.pop(number)
-        await self._tell(nodes, "end", number)
+        await self._ask(nodes, "end", number)
 
-    async def _tell(self, nodes: set[int], name: str, value: object) -> None:
+    async def _ask(self, nodes: set[int], name: str, value: object) -> None:
         await asyncio.gather(*(cast(ProcessNode, self._nodes[each]).ask(name, value) for each in nodes))
 
 
@@ -272,9 +277,9 @@ class ProcessCluster(Cluster):
 
     def __init__(self, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> None:
         for name in ONLY_IN_PROCESS:
-            if name in wishes:
+            if wishes.get(name) is not None:
                 raise _refusal(f"{name}=")
-        if wishes.get("clock", "real") != "real":
+        if wishes.get("clock") not in (None, "real"):
             raise _refusal(f"clock={wishes['clock']!r}")
         super().__init__(brokers, controllers, **wishes)
         try:
@@ -454,12 +459,12 @@ class ProcessCluster(Cluster):
 
     def copy_disk(self, node: int) -> NodeCopy:
         """What is on a node's disk now, for `restore_disk_from`. A node that runs is paused meanwhile."""
-        found = self._node(node)
+        paused = self._node(node)
         if self._copies is None:
             self._copies = tempfile.TemporaryDirectory(prefix="copies-", dir=self._shape.directory)
         target = Path(tempfile.mkdtemp(dir=self._copies.name))
-        with self.pause(node) if found.is_up and node not in self._pauses else contextlib.nullcontext():
-            for place in self._places(found):
+        with self.pause(node) if paused.is_up and node not in self._pauses else contextlib.nullcontext():
+            for place in self._places(paused):
                 shutil.copytree(place, target / place.name)
         return NodeCopy(node, target, self.clock.wall_ms)
 
@@ -469,21 +474,21 @@ class ProcessCluster(Cluster):
 
     def pause(self, node: int) -> ActiveFault:
         """Stops the process of a node as SIGSTOP does; healing has it go on."""
-        signals, found = pause_signals(), self._running(node)
+        signals, running = pause_signals(), self._running(node)
         if signals is None or node in self._pauses:
-            raise ClusterError(f"{found.name} is paused already: resume it first")
-        stop, go_on = signals
+            raise ClusterError(f"{running.name} is paused already: resume it first")
+        stop, resume = signals
         self._signal(node, stop)
-        owned = cast(ProcessNode, found)
+        owned = cast(ProcessNode, running)
         owned.is_paused = True
 
         def go() -> None:
             self._pauses.pop(node, None)
             owned.is_paused = False
-            self._signal(node, go_on)
+            self._signal(node, resume)
 
         effect = Effect(down=frozenset([node]))
-        self._pauses[node] = self._fault(f"{found.name} is paused", go, effect)
+        self._pauses[node] = self._fault(f"{running.name} is paused", go, effect)
         return self._pauses[node]
 
     def resume(self, node: int) -> None:
@@ -496,8 +501,6 @@ class ProcessCluster(Cluster):
     def limit_memory(self, node: int, *, more_bytes: int) -> ActiveFault:
         """A node can allocate at most `more_bytes` beyond what it has now; healing lifts the limit. Only on
         Linux."""
-        if more_bytes < 0:
-            raise ClusterError(f"more_bytes={more_bytes}: a limit is not below what a node has")
         name = self._running(node).name
 
         def limit(size: int | None) -> bool:
@@ -523,23 +526,23 @@ class ProcessCluster(Cluster):
         return super().stop(node)
 
     def _replace_disk(self, node: int, copy: DiskCopy | Path | None, what: str) -> ActiveFault:
-        found = self._node(node)
+        owned = self._node(node)
         if isinstance(copy, DiskCopy):
             raise ClusterError("this copy is of a cluster in the process of the test: restore it there")
         if copy is None:
-            self._check_quorum_outlives(found)
+            self._check_quorum_outlives(owned)
 
         async def replace() -> None:
-            await found.kill()
-            for place in self._places(found):
+            await owned.kill()
+            for place in self._places(owned):
                 shutil.rmtree(place, ignore_errors=True)
                 if copy is not None:
                     shutil.copytree(copy / place.name, place)
             if copy is None:
-                found.format_again(found.disk)
-            self._see_disk(found, found.disk)
+                owned.format_again(owned.disk)
+            self._see_disk(owned, owned.disk)
 
-        return self._down(found, f"{found.name} {what}", replace())
+        return self._down(owned, f"{owned.name} {what}", replace())
 
     def _signal(self, node: int, number: int) -> bool:
         (found,) = [each for each in self._all() if each.node_id == node]

@@ -458,15 +458,15 @@ def _data_table(cluster: LocalCluster, view: View) -> Table:
     return table
 
 
-def _data_cells(found: BrokerRates) -> list[str | Text]:
+def _data_cells(rates: BrokerRates) -> list[str | Text]:
     return [
-        str(found.leaders),
-        str(found.replicas),
-        Text(str(found.under_replicated), _bad(found.under_replicated, "yellow")),
-        Text(str(found.offline_replicas), _bad(found.offline_replicas, "red")),
-        Text(str(found.offline_directories), _bad(found.offline_directories, "red")),
-        _megabytes(found.bytes_in_per_s),
-        _megabytes(found.bytes_out_per_s),
+        str(rates.leaders),
+        str(rates.replicas),
+        Text(str(rates.under_replicated), _bad(rates.under_replicated, "yellow")),
+        Text(str(rates.offline_replicas), _bad(rates.offline_replicas, "red")),
+        Text(str(rates.offline_directories), _bad(rates.offline_directories, "red")),
+        _megabytes(rates.bytes_in_per_s),
+        _megabytes(rates.bytes_out_per_s),
     ]
 
 

@@ -122,13 +122,13 @@ def bisect_command(  # noqa: PLR0913
     return unsure or EXIT_NEVER_FALSE
 
 
-def _unreached(log: MetadataLog, found: Bisection, end: Point | None) -> Iterator[str]:
+def _unreached(log: MetadataLog, bisection: Bisection, end: Point | None) -> Iterator[str]:
     """If nothing was found, whether the search ended before --to."""
     if end is None:
         return
-    if end.offset is not None and end.offset > found.end_offset and log.end_offset < end.offset:
+    if end.offset is not None and end.offset > bisection.end_offset and log.end_offset < end.offset:
         yield f"{log.path} ends at offset {log.end_offset}, before {end.offset}"
-    elif not found.batches and found.method != BINARY:
+    elif not bisection.batches and bisection.method != BINARY:
         yield "no batch is between --from and --to: only the state at --from was checked"
 
 
@@ -155,28 +155,31 @@ def _list() -> None:
         click.echo(f"  {name:28} {text}")
 
 
-def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
+def bisection_lines(bisection: Bisection, limit: int | None) -> list[str]:
     """The search method, the record, and what its batch changed (at most `limit` entities)."""
-    lines = [_method(found)]
-    step = found.step
+    lines = [_method(bisection)]
+    step = bisection.step
     if step is None:
-        if found.always_false:
-            return [*lines, f"false from the first state, at offset {found.from_offset}: {found.check}"]
-        if found.never_defined:
+        if bisection.always_false:
+            return [
+                *lines,
+                f"false from the first state, at offset {bisection.from_offset}: {bisection.check}",
+            ]
+        if bisection.never_defined:
             asks = "never true nor false, because it refers to something that does not exist"
-            return [*lines, f"{asks}: {found.check}"]
-        return [*lines, f"never turns false up to offset {found.end_offset - 1}: {found.check}"]
-    offset = step.offset if found.record is None else found.record.offset
+            return [*lines, f"{asks}: {bisection.check}"]
+        return [*lines, f"never turns false up to offset {bisection.end_offset - 1}: {bisection.check}"]
+    offset = step.offset if bisection.record is None else bisection.record.offset
     lines.append(
-        f"turned false at offset {offset} ({utc_text(step.time_ms)}, epoch {step.epoch}): {found.check}"
+        f"turned false at offset {offset} ({utc_text(step.time_ms)}, epoch {step.epoch}): {bisection.check}"
     )
-    if found.record is not None:
-        payload = payload_json(found.record.record, found.record.version, secrets=shows_secrets())
+    if bisection.record is not None:
+        payload = payload_json(bisection.record.record, bisection.record.version, secrets=shows_secrets())
         lines.append(f"  {payload['type']} v{payload['version']} {json_line(payload['data'])}")
     if len(step.records) > 1:
         records = count(len(step.records), "record")
         lines.append(f"  in the batch of offsets {step.offset} to {step.next_offset - 1}, {records}")
-    changes = found.changes()
+    changes = bisection.changes()
     lines.append(f"what the batch changed ({count(len(changes), 'entity')}):")
     lines += [f"  {_change_line(change)}" for change in (changes if limit is None else changes[:limit])]
     if limit is not None and len(changes) > limit:
@@ -194,12 +197,12 @@ def _change_line(change: EntityChange) -> str:
     return f"- {change.entity}: {fields_text({at.name: at.old for at in change.fields})}"
 
 
-def _method(found: Bisection) -> str:
-    where = offsets_text(found.from_offset, found.end_offset)
-    looked = f"{count(found.batches, 'batch')} checked"
-    if found.method == BINARY:
+def _method(bisection: Bisection) -> str:
+    where = offsets_text(bisection.from_offset, bisection.end_offset)
+    looked = f"{count(bisection.batches, 'batch')} checked"
+    if bisection.method == BINARY:
         return (
-            f"{found.method} over {count(found.snapshots, 'snapshot')} ({found.loaded} loaded),"
-            f" then {looked}; {found.reason}"
+            f"{bisection.method} over {count(bisection.snapshots, 'snapshot')} ({bisection.loaded} loaded),"
+            f" then {looked}; {bisection.reason}"
         )
-    return f"{found.method} of {where}, {looked}; {found.reason}"
+    return f"{bisection.method} of {where}, {looked}; {bisection.reason}"

@@ -103,15 +103,15 @@ def voters_json(voters: list[VoterReport] | None) -> dict[str, Any]:
     return {
         "clusterVoters": [
             {
-                "nodeId": each.node_id,
-                "address": None if each.address is None else address_text(*each.address),
-                "recordsCompared": each.was_read,
-                "inOrder": each.is_in_order,
-                "endOffset": each.end_offset if each.end_offset >= 0 else None,
-                "behind": each.behind,
-                "text": each.text,
+                "nodeId": voter.node_id,
+                "address": None if voter.address is None else address_text(*voter.address),
+                "recordsCompared": voter.was_read,
+                "inOrder": voter.is_in_order,
+                "endOffset": voter.end_offset if voter.end_offset >= 0 else None,
+                "behind": voter.behind,
+                "text": voter.text,
             }
-            for each in voters
+            for voter in voters
         ]
     }
 
@@ -177,30 +177,30 @@ def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
     yield from map(str, report.losses)
 
 
-def _log_line(one: LogReport) -> str:
-    errors = len(one.errors)
-    warnings = len(one.findings) - errors
-    parts = [offsets_text(one.start_offset, one.end_offset), f"epoch {one.epoch}"]
-    if not one.log.is_checkpoint:
-        parts += [count(one.batches, "batch"), count(one.records, "record")]
-        older = f", {one.older_snapshots} older read" if one.older_snapshots else ""
-        parts.append(f"{count(one.snapshots, 'snapshot')} compared{older}")
+def _log_line(report: LogReport) -> str:
+    errors = len(report.errors)
+    warnings = len(report.findings) - errors
+    parts = [offsets_text(report.start_offset, report.end_offset), f"epoch {report.epoch}"]
+    if not report.log.is_checkpoint:
+        parts += [count(report.batches, "batch"), count(report.records, "record")]
+        older = f", {report.older_snapshots} older read" if report.older_snapshots else ""
+        parts.append(f"{count(report.snapshots, 'snapshot')} compared{older}")
     counts = [count(errors, "error"), count(warnings, "warning")]
-    if one.problems:
-        counts.append(count(len(one.problems), "problem"))
-    if one.dropped:
-        counts.append(count(one.dropped, "more finding"))
-    return f"{one.log.path}: {', '.join(parts)}: {', '.join(counts)}"
+    if report.problems:
+        counts.append(count(len(report.problems), "problem"))
+    if report.dropped:
+        counts.append(count(report.dropped, "more finding"))
+    return f"{report.log.path}: {', '.join(parts)}: {', '.join(counts)}"
 
 
-def _findings(one: LogReport, show_all: bool) -> Iterator[str]:
+def _findings(report: LogReport, show_all: bool) -> Iterator[str]:
     by_rule: dict[str, list[Finding]] = {}
-    for finding in one.findings:
+    for finding in report.findings:
         by_rule.setdefault(finding.rule, []).append(finding)
     for rule, of_rule in by_rule.items():
         shown = of_rule if show_all else of_rule[:_SHOWN_OF_A_RULE]
         for finding in shown:
-            still = ", and still at the end" if (rule, finding.where) in one.lasting else ""
+            still = ", and still at the end" if (rule, finding.where) in report.lasting else ""
             yield (
                 f"  offset {finding.offset}  {utc_text(finding.time_ms)}  {finding.severity} {rule} at"
                 f" {finding.where}: {finding.text}{still}"
@@ -209,16 +209,17 @@ def _findings(one: LogReport, show_all: bool) -> Iterator[str]:
             yield f"  and {len(of_rule) - len(shown)} more of {rule}; see them with --all"
 
 
-def _divergence_lines(found: Divergence, *, is_lost: bool) -> Iterator[str]:
-    yield f"{found.kind}: {found.path} and {found.other} first at offset {found.offset}, {found.entity}"
-    yield f"  {found.text}"
-    if found.kind == EPOCHS and not is_lost:  # otherwise the lines below say what was committed
-        low, high = sorted((found.epoch, found.other_epoch))
+def _divergence_lines(divergence: Divergence, *, is_lost: bool) -> Iterator[str]:
+    pair = f"{divergence.path} and {divergence.other}"
+    yield f"{divergence.kind}: {pair} first at offset {divergence.offset}, {divergence.entity}"
+    yield f"  {divergence.text}"
+    if divergence.kind == EPOCHS and not is_lost:  # otherwise the lines below say what was committed
+        low, high = sorted((divergence.epoch, divergence.other_epoch))
         yield (
-            f"  epochs {found.epoch} and {found.other_epoch}: if epoch {high} was committed here, epoch {low}"
-            " was not; its node truncates it when it rejoins"
+            f"  epochs {divergence.epoch} and {divergence.other_epoch}: if epoch {high} was committed"
+            f" here, epoch {low} was not; its node truncates it when it rejoins"
         )
-        yield from (f"  with it goes {undone}" for undone in found.undone)
+        yield from (f"  with it goes {undone}" for undone in divergence.undone)
 
 
 def report_json(report: QuorumReport) -> dict[str, Any]:
@@ -231,17 +232,17 @@ def report_json(report: QuorumReport) -> dict[str, Any]:
         "lags": report.lags,
         "differences": [
             {
-                "kind": one.kind,
-                "path": one.path,
-                "other": one.other,
-                "offset": one.offset,
-                "leaderEpoch": one.epoch,
-                "otherLeaderEpoch": one.other_epoch,
-                "entity": one.entity,
-                "text": one.text,
-                "undoneVoterSets": one.undone,
+                "kind": divergence.kind,
+                "path": divergence.path,
+                "other": divergence.other,
+                "offset": divergence.offset,
+                "leaderEpoch": divergence.epoch,
+                "otherLeaderEpoch": divergence.other_epoch,
+                "entity": divergence.entity,
+                "text": divergence.text,
+                "undoneVoterSets": divergence.undone,
             }
-            for one in report.divergences
+            for divergence in report.divergences
         ],
         "voterSet": voter_set_texts(report.voters),
         "notVoting": report.not_voting,
@@ -251,23 +252,23 @@ def report_json(report: QuorumReport) -> dict[str, Any]:
     }
 
 
-def _log_json(one: LogReport) -> dict[str, Any]:
+def _log_json(report: LogReport) -> dict[str, Any]:
     return {
-        "path": one.log.path,
-        "startOffset": one.start_offset,
-        "endOffset": one.end_offset,
-        "leaderEpoch": one.epoch,
-        "batches": one.batches,
-        "records": one.records,
-        "snapshots": one.snapshots,
-        "unknownRecords": one.unknown,
-        "errors": len([finding for finding in one.findings if finding.severity == ERROR]),
+        "path": report.log.path,
+        "startOffset": report.start_offset,
+        "endOffset": report.end_offset,
+        "leaderEpoch": report.epoch,
+        "batches": report.batches,
+        "records": report.records,
+        "snapshots": report.snapshots,
+        "unknownRecords": report.unknown,
+        "errors": len([finding for finding in report.findings if finding.severity == ERROR]),
         "findings": [
-            {**structs.asdict(finding), "lasting": (finding.rule, finding.where) in one.lasting}
-            for finding in one.findings
+            {**structs.asdict(finding), "lasting": (finding.rule, finding.where) in report.lasting}
+            for finding in report.findings
         ],
-        "findingsDropped": one.dropped,
-        "problems": one.problems,
-        "sound": one.is_sound,
-        "uncovered": one.coverage.tree(),
+        "findingsDropped": report.dropped,
+        "problems": report.problems,
+        "sound": report.is_sound,
+        "uncovered": report.coverage.tree(),
     }

@@ -225,30 +225,34 @@ class _Printer:
             reader.close()
             self._flush()
 
-    def _take_whole(self, found: RecordBatch | Damage) -> None:
+    def _take_whole(self, batch_or_damage: RecordBatch | Damage) -> None:
         """Prints all of a batch; most batches of partition records without an object per record."""
         try:
-            made = None if isinstance(found, Damage) else batch_payloads(found, secrets=self._secrets)
+            made = (
+                None
+                if isinstance(batch_or_damage, Damage)
+                else batch_payloads(batch_or_damage, secrets=self._secrets)
+            )
         except RecordDecodeError:
             made = None  # the general path reports the problem
-        if made is None or isinstance(found, Damage):
-            for item in log_source.decode_item(found):
+        if made is None or isinstance(batch_or_damage, Damage):
+            for item in log_source.decode_item(batch_or_damage):
                 self._take(item)
             return
         payloads, unknown = made
-        before, time, batch = _around(found)
-        between = f"{time}{found.header.max_timestamp_ms}{batch}"
+        before, time, batch = _around(batch_or_damage)
+        between = f"{time}{batch_or_damage.header.max_timestamp_ms}{batch}"
         self._unknown += unknown
         self._shown += len(payloads)
         self._lines += [
             f"{before}{offset}{between}{text}}}"
-            for offset, text in enumerate(payloads, found.header.base_offset)
+            for offset, text in enumerate(payloads, batch_or_damage.header.base_offset)
         ]
         if len(self._lines) >= _LINES_AT_ONCE:
             self._flush()
 
-    def _take_raw(self, found: RecordBatch | Damage) -> bool:
-        ends = [self._take(item) for item in log_source.decode_item(found)]
+    def _take_raw(self, batch_or_damage: RecordBatch | Damage) -> bool:
+        ends = [self._take(item) for item in log_source.decode_item(batch_or_damage)]
         self._flush()
         return any(ends)
 

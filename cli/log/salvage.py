@@ -159,15 +159,15 @@ def voters_line(voters: list[NewVoter]) -> str:
 def _show_ranking(ranking: Ranking, missing: list[str]) -> None:
     rows = [
         (
-            place,
-            one.node_id,
-            _role(ranking, one),
-            one.end.epoch,
-            one.end.offset,
-            utc_text(one.time_ms) if one.time_ms >= 0 else None,
-            one.files.home,
+            rank,
+            survivor.node_id,
+            _role(ranking, survivor),
+            survivor.end.epoch,
+            survivor.end.offset,
+            utc_text(survivor.time_ms) if survivor.time_ms >= 0 else None,
+            survivor.files.home,
         )
-        for place, one in enumerate(ranking.survivors, 1)
+        for rank, survivor in enumerate(ranking.survivors, 1)
     ]
     echo_table(("RANK", "NODE", "ROLE", "EPOCH", "END", "NEWEST RECORD", "DIRECTORY"), rows)
     for line in ranking.warnings:
@@ -177,10 +177,10 @@ def _show_ranking(ranking: Ranking, missing: list[str]) -> None:
         click.echo(f"  {line}")
 
 
-def _role(ranking: Ranking, one: Survivor) -> str:
+def _role(ranking: Ranking, survivor: Survivor) -> str:
     if not ranking.voters:
         return "unknown"
-    return "voter" if ranking.is_voter(one) else "observer"
+    return "voter" if ranking.is_voter(survivor) else "observer"
 
 
 def _show_written(ranking: Ranking, homes: list[str], image: MetadataImage) -> None:
@@ -208,15 +208,15 @@ def _json(ranking: Ranking, missing: list[str], homes: list[str]) -> dict[str, A
     return {
         "survivors": [
             {
-                "path": one.files.home,
-                "nodeId": one.node_id,
-                "role": _role(ranking, one),
-                "endEpoch": one.end.epoch,
-                "endOffset": one.end.offset,
-                "newestRecordTime": one.time_ms,
-                "highestEpoch": one.epoch,
+                "path": survivor.files.home,
+                "nodeId": survivor.node_id,
+                "role": _role(ranking, survivor),
+                "endEpoch": survivor.end.epoch,
+                "endOffset": survivor.end.offset,
+                "newestRecordTime": survivor.time_ms,
+                "highestEpoch": survivor.epoch,
             }
-            for one in ranking.survivors
+            for survivor in ranking.survivors
         ],
         "voters": list(ranking.voters),
         "cluster": ranking.cluster_id,

@@ -31,13 +31,13 @@ def note_behind(log: MetadataLog, state: FoundState) -> None:
         state.coverage.add(behind_the_log(log, Point(offset=state.end_offset)))
 
 
-def exit_code(found: FoundState) -> int:
+def exit_code(state: FoundState) -> int:
     """1 for damage or omissions, 3 for records that this release does not know, 0 otherwise."""
-    if found.problems:
+    if state.problems:
         return EXIT_FAILED
-    return EXIT_UNKNOWN_RECORDS if found.unknown else 0
+    return EXIT_UNKNOWN_RECORDS if state.unknown else 0
 
 
-def tree_of(found: FoundState, *, secrets: bool = False) -> Tree:
+def tree_of(state: FoundState, *, secrets: bool = False) -> Tree:
     """The whole image as nested data."""
-    return image_tree(found.image, secrets=secrets)
+    return image_tree(state.image, secrets=secrets)

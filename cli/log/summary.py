@@ -217,15 +217,15 @@ class _Found:
         return clock_of(self.log).time_ms(offset, stamp_ms)
 
 
-def _screen(found: _Found, where: tuple[str, ...], show_all: bool) -> Iterator[str]:
+def _screen(answer: _Found, where: tuple[str, ...], show_all: bool) -> Iterator[str]:
     width = terminal_width()
-    times = _Times(found)
+    times = _Times(answer)
     hidden = False
-    for line in _head(found, where):
+    for line in _head(answer, where):
         yield trimmed(line, width)
-    verdict = trimmed(_verdict(found.summary), width)
-    yield click.style(verdict, fg=_COLOURS.get(found.summary.severity), bold=True)
-    for section in found.sections:
+    verdict = trimmed(_verdict(answer.summary), width)
+    yield click.style(verdict, fg=_COLOURS.get(answer.summary.severity), bold=True)
+    for section in answer.sections:
         few = len(section.rows) if show_all else _FEW_ROWS.get(section.name, SHOWN_ROWS)
         part = f"; {few} shown" if few < len(section.rows) else ""
         hidden = hidden or bool(part)
@@ -234,10 +234,12 @@ def _screen(found: _Found, where: tuple[str, ...], show_all: bool) -> Iterator[s
         for row in sorted(section.rows[:few], key=lambda row: row.offset):
             yield _coloured(trimmed(_row_line(row, times), width), row.severity)
     yield click.style("the log does not show:", bold=True)
-    for line in found.unsaid:
+    for line in answer.unsaid:
         yield trimmed(f"  {line}", width)
-    to_offset = found.at_end.end_offset if found.is_part else None
-    closer = next_words(found.sections, found.log, found.nodes, where, to_offset, found.seen.limits.coverage)
+    to_offset = answer.at_end.end_offset if answer.is_part else None
+    closer = next_words(
+        answer.sections, answer.log, answer.nodes, where, to_offset, answer.seen.limits.coverage
+    )
     if closer:
         yield f"next: {shlex.join(('metaquorum', 'log', *closer))}"
     if hidden:
@@ -252,30 +254,30 @@ def _coloured(line: str, severity: str) -> str:
     return click.style(line, fg=_COLOURS[severity]) if severity in _COLOURS else line
 
 
-def _head(found: _Found, where: tuple[str, ...]) -> Iterator[str]:
-    log, state = found.log, found.at_end
+def _head(answer: _Found, where: tuple[str, ...]) -> Iterator[str]:
+    log, state = answer.log, answer.at_end
     identity = log.identity
     whose = f"cluster {identity.cluster_id}" if identity is not None and identity.cluster_id else "cluster -"
     if identity is not None and identity.node_id is not None:
         whose += f", node {identity.node_id}"
-    yield " ".join(where) if found.nodes is None else found.log.path
+    yield " ".join(where) if answer.nodes is None else answer.log.path
     no_records = not (log.is_checkpoint or log.segments)
     covered = f"no records, a snapshot at {state.end_offset}" if no_records else ""
-    yield f"{whose}, {covered or offsets_text(found.from_offset, state.end_offset)}"
+    yield f"{whose}, {covered or offsets_text(answer.from_offset, state.end_offset)}"
     if state.end_offset <= log.start_offset and not no_records:
         yield "the log holds no readable record"
         return
-    begun, ended = utc_text(found.from_ms), utc_text(max(found.from_ms, found.to_ms))
+    begun, ended = utc_text(answer.from_ms), utc_text(max(answer.from_ms, answer.to_ms))
     ended = ended[11:] if begun[:11] == ended[:11] else ended
     image = state.image
     level = image.features.metadata_version
-    version = f", {metadata_version_name(level)}" if found.is_end_known and level is not None else ""
-    lasted = f" to {ended} ({duration(max(0, found.to_ms - found.from_ms))})"
+    version = f", {metadata_version_name(level)}" if answer.is_end_known and level is not None else ""
+    lasted = f" to {ended} ({duration(max(0, answer.to_ms - answer.from_ms))})"
     yield f"{begun}{'' if no_records else lasted}{version}"
     unfenced = sum(not one.fenced for one in image.brokers.values())
-    leader = found.summary.leader
+    leader = answer.summary.leader
     leads = f"{leader} leads, " if leader is not None else ""
-    if not found.is_end_known:
+    if not answer.is_end_known:
         yield f"at the end: {leads}brokers and topics are not known"
         return
     yield (
@@ -313,9 +315,9 @@ def _verdict(summary: Summary) -> str:
 class _Times:
     """Formats times: without the date if all are of one day."""
 
-    def __init__(self, found: _Found) -> None:
-        times = [found.from_ms, found.to_ms]
-        times += [row.time_ms for section in found.sections for row in section.rows]
+    def __init__(self, answer: _Found) -> None:
+        times = [answer.from_ms, answer.to_ms]
+        times += [row.time_ms for section in answer.sections for row in section.rows]
         self._short = len({utc_text(time_ms)[:10] for time_ms in times}) == 1
         self.width = 12 if self._short else 19
 
@@ -328,20 +330,20 @@ def _row_line(row: Row, times: _Times) -> str:
     return f"  {times.text(row.time_ms):{times.width}}  {row.offset:>8}  {row.text}"
 
 
-def _json(found: _Found) -> dict[str, Any]:
-    identity, seen, image = found.log.identity, found.seen, found.at_end.image
+def _json(answer: _Found) -> dict[str, Any]:
+    identity, seen, image = answer.log.identity, answer.seen, answer.at_end.image
     return {
-        "path": found.log.path,
+        "path": answer.log.path,
         "cluster": None if identity is None else identity.cluster_id,
-        "severity": found.summary.severity,
-        "fromOffset": found.from_offset,
-        "toOffset": found.at_end.end_offset,
-        "fromTime": found.from_ms,
-        "toTime": found.to_ms,
+        "severity": answer.summary.severity,
+        "fromOffset": answer.from_offset,
+        "toOffset": answer.at_end.end_offset,
+        "fromTime": answer.from_ms,
+        "toTime": answer.to_ms,
         "atEnd": {
-            "offset": found.at_end.end_offset,
-            "leader": found.summary.leader,
-            **(_state_json(image) if found.is_end_known else dict.fromkeys(_state_json(image))),
+            "offset": answer.at_end.end_offset,
+            "leader": answer.summary.leader,
+            **(_state_json(image) if answer.is_end_known else dict.fromkeys(_state_json(image))),
         },
         "sections": [
             {
@@ -351,11 +353,11 @@ def _json(found: _Found) -> dict[str, Any]:
                 "figures": section.figures,
                 "rows": [_row_json(row) for row in section.rows],
             }
-            for section in found.sections
+            for section in answer.sections
         ],
-        "events": dict(sorted(found.summary.counts.items())),
-        "cannotTell": found.unsaid,
-        "nodes": None if found.nodes is None else nodes_json(found.nodes),
+        "events": dict(sorted(answer.summary.counts.items())),
+        "cannotTell": answer.unsaid,
+        "nodes": None if answer.nodes is None else nodes_json(answer.nodes),
         "unknownRecords": seen.limits.unknown,
         **limits_json(seen.limits.coverage, seen.limits.shown),
     }

@@ -107,26 +107,26 @@ def state(
     return log_state.exit_code(found_state)
 
 
-def _show_state(found: FoundState, entity: str | None, form: str, secrets: bool) -> None:
-    path = None if entity is None else resolved(entity, found.image)
+def _show_state(state: FoundState, entity: str | None, form: str, secrets: bool) -> None:
+    path = None if entity is None else resolved(entity, state.image)
     if form == "table":
-        quorum = found.quorum if path == "quorum" else NO_QUORUM
-        rows = list(entities_below(found.image, Wanted(path), quorum))
-        _require(bool(rows) or path is None or "/" not in path, entity, found)
+        quorum = state.quorum if path == "quorum" else NO_QUORUM
+        rows = list(entities_below(state.image, Wanted(path), quorum))
+        _require(bool(rows) or path is None or "/" not in path, entity, state)
         for line in entity_tables(rows, table_width()):
             click.echo(line)
         return
     if form == "json" and path in (None, "topic"):
         pieces = (
-            image_json(found.image, json_line, secrets=secrets)
+            image_json(state.image, json_line, secrets=secrets)
             if path is None
-            else topics_json(found.image, json_line)
+            else topics_json(state.image, json_line)
         )
-        _echo_pieces(_with_limits(pieces, limits_json(found.coverage, (found.shown,))))
+        _echo_pieces(_with_limits(pieces, limits_json(state.coverage, (state.shown,))))
         return
-    branch = _branch(found, path, secrets)
+    branch = _branch(state, path, secrets)
     if form == "json":
-        limits = limits_json(found.coverage, (found.shown,))
+        limits = limits_json(state.coverage, (state.shown,))
         click.echo(json_line({**branch, **limits} if isinstance(branch, dict) else branch))
     else:
         prefix = "" if _is_alias(path) else path or ""
@@ -157,33 +157,33 @@ def _with_limits(pieces: Iterable[str], limits: dict[str, Any]) -> Iterator[str]
     yield f"{last[:-1]}{comma}{more}}}"
 
 
-def _branch(found: FoundState, path: str | None, secrets: bool) -> Any:
+def _branch(state: FoundState, path: str | None, secrets: bool) -> Any:
     if path is None:
-        return log_state.tree_of(found, secrets=secrets)
+        return log_state.tree_of(state, secrets=secrets)
     if path == "quorum":
-        _require(found.quorum.is_known, path, found)
-        return found.quorum.tree()
+        _require(state.quorum.is_known, path, state)
+        return state.quorum.tree()
     if _is_alias(path):
-        rows = dict(entities_below(found.image, Wanted(path), found.quorum))
-        _require(bool(rows) or "/" not in path, path, found)
+        rows = dict(entities_below(state.image, Wanted(path), state.quorum))
+        _require(bool(rows) or "/" not in path, path, state)
         return rows
     try:
-        return image_branch(found.image, path, secrets=secrets)
+        return image_branch(state.image, path, secrets=secrets)
     except KeyError as error:
-        raise _absent(path, found) from error
+        raise _absent(path, state) from error
 
 
 def _is_alias(path: str | None) -> bool:
     return path is not None and path.partition("/")[0] in _BY_ALIAS
 
 
-def _require(there: bool, entity: str | None, found: FoundState) -> None:
+def _require(there: bool, entity: str | None, state: FoundState) -> None:
     if not there:
-        raise _absent(entity or "", found)
+        raise _absent(entity or "", state)
 
 
-def _absent(entity: str, found: FoundState) -> Failure:
-    return Failure(f"no {entity} in the state at offset {found.end_offset}{suggestion(entity, found.image)}")
+def _absent(entity: str, state: FoundState) -> Failure:
+    return Failure(f"no {entity} in the state at offset {state.end_offset}{suggestion(entity, state.image)}")
 
 
 class _Side(msgspec.Struct, frozen=True):
@@ -245,8 +245,8 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
     return EXIT_DIFFERENT if changes else max(log_state.exit_code(before), log_state.exit_code(after))
 
 
-def _holds(found: FoundState, wanted: Wanted) -> bool:
-    return next(iter(entities_below(found.image, wanted, found.quorum)), None) is not None
+def _holds(state: FoundState, wanted: Wanted) -> bool:
+    return next(iter(entities_below(state.image, wanted, state.quorum)), None) is not None
 
 
 def _sides(places: tuple[str, ...]) -> tuple[_Side, _Side, str | None]:

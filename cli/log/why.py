@@ -109,10 +109,10 @@ def why(
     )
 
 
-def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
+def explanation_lines(explanation: Explanation, links: list[Link]) -> list[str]:
     """A headline with the newest causes, then each record with what it changed and why."""
-    lines = [headline(found, secrets=shows_secrets())]
-    hidden = len(found.links) - len(links) + found.dropped
+    lines = [headline(explanation, secrets=shows_secrets())]
+    hidden = len(explanation.links) - len(links) + explanation.dropped
     for link in links:
         place = f"{link.offset:>8}  {utc_text(link.time_ms)}  epoch {link.epoch:<3} {link.type_name}"
         stamped = "" if link.stamp_ms is None else f" (stamped {utc_text(link.stamp_ms)})"
@@ -120,11 +120,13 @@ def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
         lines += [f"{'':10}{cause.rule}: {cause.text}" for cause in link.causes]
         if link.asked is not None:
             lines.append(f"{'':10}asked: {asked_text(link.asked)}")
-    if found.read_from is not None:
-        lines.append(f"earlier records are not shown: the log was read from offset {found.read_from} on")
+    if explanation.read_from is not None:
+        lines.append(
+            f"earlier records are not shown: the log was read from offset {explanation.read_from} on"
+        )
     elif hidden:
         lines.append(f"{count(hidden, 'earlier record')} {'is' if hidden == 1 else 'are'} not shown")
-    if (said := who_asked(found)) is not None:
+    if (said := who_asked(explanation)) is not None:
         lines.append(said)
     return lines
 

@@ -127,11 +127,11 @@ def audit(
     return EXIT_FINDINGS if _fails(listed, fail_on) else 0
 
 
-def _fails(found: list[AuditFinding], fail_on: str) -> bool:
+def _fails(findings: list[AuditFinding], fail_on: str) -> bool:
     if fail_on == NEVER:
         return False
     worst = SEVERITIES.index(fail_on)
-    return any(SEVERITIES.index(one.severity) <= worst for one in found)
+    return any(SEVERITIES.index(one.severity) <= worst for one in findings)
 
 
 def summary(clusters: list[ClusterFacts]) -> dict[str, Any]:
@@ -150,27 +150,27 @@ def summary(clusters: list[ClusterFacts]) -> dict[str, Any]:
     }
 
 
-def failover_numbers(one: ClusterFacts) -> dict[str, Any]:
+def failover_numbers(cluster: ClusterFacts) -> dict[str, Any]:
     """The number of failovers of a cluster by reason, and their percentiles in ms."""
-    durations = one.durations()
+    durations = cluster.durations()
     p50, p95, longest = quantiles(durations) or (None, None, None)
     return {
-        "count": len(durations) + one.failovers_open,
-        "open": one.failovers_open,
-        "causes": dict(sorted(one.failover_causes.items())),
+        "count": len(durations) + cluster.failovers_open,
+        "open": cluster.failovers_open,
+        "causes": dict(sorted(cluster.failover_causes.items())),
         "p50": p50,
         "p95": p95,
         "max": longest,
     }
 
 
-def _print(clusters: list[ClusterFacts], found: list[AuditFinding], limit: int) -> None:
+def _print(clusters: list[ClusterFacts], findings: list[AuditFinding], limit: int) -> None:
     numbers = summary(clusters)
     click.echo(
         f"{numbers['clusters']} clusters, {numbers['brokers']} brokers, {numbers['partitions']} partitions, "
         f"{numbers['records']} records"
     )
-    if not found:
+    if not findings:
         click.echo("no findings")
         return
     columns = ("SEVERITY", "FINDING", "CLUSTER", "SUBJECT", "SINCE", "UNTIL", "COUNT", "SECONDS", "WHAT")
@@ -178,21 +178,21 @@ def _print(clusters: list[ClusterFacts], found: list[AuditFinding], limit: int) 
         columns,
         [
             (
-                one.severity,
-                one.kind,
-                one.cluster,
-                one.subject,
-                None if one.time_ms is None else utc_text(one.time_ms),
-                "lasts" if one.end_ms is None else utc_text(one.end_ms),
-                one.count,
-                None if one.seconds is None else f"{one.seconds:.1f}",
-                one.text,
+                finding.severity,
+                finding.kind,
+                finding.cluster,
+                finding.subject,
+                None if finding.time_ms is None else utc_text(finding.time_ms),
+                "lasts" if finding.end_ms is None else utc_text(finding.end_ms),
+                finding.count,
+                None if finding.seconds is None else f"{finding.seconds:.1f}",
+                finding.text,
             )
-            for one in found[:limit]
+            for finding in findings[:limit]
         ],
     )
-    if len(found) > limit:
-        click.echo(f"... and {len(found) - limit} more; see them with --limit {len(found)} or --json")
+    if len(findings) > limit:
+        click.echo(f"... and {len(findings) - limit} more; see them with --limit {len(findings)} or --json")
     _print_failovers(clusters)
 
 
@@ -209,13 +209,13 @@ def _print_failovers(clusters: list[ClusterFacts]) -> None:
         ("CLUSTER", "FAILOVERS", "OPEN", "P50", "P95", "MAX", "CAUSES"),
         [
             (
-                one.cluster,
+                cluster.cluster,
                 numbers["count"],
                 numbers["open"],
                 *(_duration(numbers[name]) for name in ("p50", "p95", "max")),
                 ", ".join(f"{cause} {count}" for cause, count in numbers["causes"].items()),
             )
-            for one, numbers in listed[:_SHOWN_CLUSTERS]
+            for cluster, numbers in listed[:_SHOWN_CLUSTERS]
         ],
     )
     if len(listed) > _SHOWN_CLUSTERS:

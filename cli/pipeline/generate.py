@@ -119,16 +119,16 @@ def _show(fleet: dict[str, Any], out: Path) -> None:
         ("CLUSTER", "ID", "RECORDS", "BYTES", "BROKERS", "PARTITIONS", "INCIDENTS", "DAMAGE"),
         [
             (
-                one["name"],
-                one["cluster_id"],
-                one["records"],
-                one["bytes"],
-                one["brokers"],
-                one["partitions"],
-                sum(one["incidents"].values()),
-                one["damage"],
+                cluster["name"],
+                cluster["cluster_id"],
+                cluster["records"],
+                cluster["bytes"],
+                cluster["brokers"],
+                cluster["partitions"],
+                sum(cluster["incidents"].values()),
+                cluster["damage"],
             )
-            for one in clusters[:_SHOWN]
+            for cluster in clusters[:_SHOWN]
         ],
     )
     if len(clusters) > _SHOWN:

@@ -95,12 +95,12 @@ def losses_json(losses: Sequence[CommittedLoss]) -> list[dict[str, Any]]:
     """Records that replicas know to be committed and the leader does not have."""
     return [
         {
-            "nodeId": one.node_id,
-            "knownOffset": one.known_offset,
-            "commonOffset": one.common_offset,
-            "text": str(one),
+            "nodeId": loss.node_id,
+            "knownOffset": loss.known_offset,
+            "commonOffset": loss.common_offset,
+            "text": str(loss),
         }
-        for one in losses
+        for loss in losses
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,12 @@ from metaquorum.clients.admin.replicas import PARTITIONS_PER_REQUEST
 from metaquorum.clients.admin.topics import look_up_topics
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.features import KRAFT_VERSION, FeatureDescription
+from metaquorum.metadata.features import (
+    KRAFT_VERSION,
+    LEVEL_DYNAMIC_VOTERS,
+    METADATA_VERSION,
+    FeatureDescription,
+)
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests.common import BROKERS, CONTROLLERS, DescribeQuorumResponse, ReplicaStatus
@@ -49,14 +54,14 @@ async def list_brokers(client: KafkaClient) -> tuple[ClusterBroker, ...]:
     stale = any(each.is_fenced and each.broker_id == answer.controller_id for each in answer.brokers)
     return tuple(
         ClusterBroker(
-            broker_id=each.broker_id,
-            host=each.host,
-            port=each.port,
-            rack=each.rack,
-            fenced=each.is_fenced,
+            broker_id=broker.broker_id,
+            host=broker.host,
+            port=broker.port,
+            rack=broker.rack,
+            fenced=broker.is_fenced,
             is_known=not stale,
         )
-        for each in sorted(answer.brokers, key=lambda one: one.broker_id)
+        for broker in sorted(answer.brokers, key=lambda one: one.broker_id)
     )
 
 
@@ -81,26 +86,26 @@ async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
     kind = BROKERS if client.asks_brokers else CONTROLLERS
     cluster = await client.ask(DescribeClusterRequest(endpoint_type=kind))
     client.refuse(cluster.error_code, cluster.error_message)
-    levels = {each.name: each.finalized_level for each in (await describe_features(client))[1]}
+    features = {each.name: each for each in (await describe_features(client))[1]}
     listeners = {each.node_id: each.listeners for each in answer.nodes}
     end = next((one.log_end_offset for one in part.current_voters if one.replica_id == part.leader_id), 0)
 
     def statuses(replicas: Sequence[Any], title: str) -> tuple[ReplicaStatus, ...]:
         return tuple(
             ReplicaStatus(
-                node_id=each.replica_id,
-                directory_id=each.replica_directory_id if any(each.replica_directory_id) else b"",
-                log_end_offset=each.log_end_offset,
-                lag=max(0, end - each.log_end_offset),
-                last_fetch_ms=_time(each.last_fetch_timestamp),
-                last_caught_up_ms=_time(each.last_caught_up_timestamp),
+                node_id=replica.replica_id,
+                directory_id=replica.replica_directory_id if any(replica.replica_directory_id) else b"",
+                log_end_offset=replica.log_end_offset,
+                lag=max(0, end - replica.log_end_offset),
+                last_fetch_ms=_time(replica.last_fetch_timestamp),
+                last_caught_up_ms=_time(replica.last_caught_up_timestamp),
                 status=title,
                 endpoints=tuple(
                     VoterEndpoint(name=at.name, host=at.host, port=at.port)
-                    for at in listeners.get(each.replica_id, ())
+                    for at in listeners.get(replica.replica_id, ())
                 ),
             )
-            for each in replicas
+            for replica in replicas
         )
 
     return DescribeQuorumResponse(
@@ -110,8 +115,19 @@ async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
         high_watermark=part.high_watermark,
         voters=statuses(part.current_voters, "Follower"),
         observers=statuses(part.observers, "Observer"),
-        kraft_version=levels.get(KRAFT_VERSION, 0),
+        kraft_version=_kraft_version(features, part.current_voters),
     )
+
+
+def _kraft_version(features: Mapping[str, FeatureDescription], voters: Sequence[Any]) -> int:
+    """The finalized level. Controllers of Kafka 3.9 leave it out of their features, their brokers do not: the
+    voters' directories, which a quorum of 3.9 knows from 1 on, tell it."""
+    known = features.get(KRAFT_VERSION)
+    if known is not None and known.finalized_level:
+        return known.finalized_level
+    newest = features.get(METADATA_VERSION)
+    is_39 = newest is not None and newest.max_level == LEVEL_DYNAMIC_VOTERS
+    return int(is_39 and any(any(each.replica_directory_id) for each in voters))
 
 
 def _time(timestamp_ms: int) -> int | None:
@@ -157,11 +173,11 @@ async def update_features(
     client.refuse(answer.error_code, answer.error_message)
     return tuple(
         SettingResult(
-            subject=each.feature,
-            error=ErrorCode.of(each.error_code),
-            message=each.error_message if each.error_code else None,
+            subject=result.feature,
+            error=ErrorCode.of(result.error_code),
+            message=result.error_message if result.error_code else None,
         )
-        for each in answer.results
+        for result in answer.results
     )
 
 
@@ -188,15 +204,15 @@ async def elect_leaders(
         for each in topic.partitions
     }
     return tuple(
-        each
-        if each.error
+        result
+        if result.error
         else ElectionResult(
-            topic=each.topic,
-            partition=each.partition,
-            error=each.error,
-            leader=leaders.get((each.topic, each.partition)),
+            topic=result.topic,
+            partition=result.partition,
+            error=result.error,
+            leader=leaders.get((result.topic, result.partition)),
         )
-        for each in results
+        for result in results
     )
 
 
@@ -219,10 +235,10 @@ async def _elected(
     return [
         ElectionResult(
             topic=topic.topic,
-            partition=each.partition_id,
-            error=ErrorCode.of(each.error_code),
-            message=each.error_message,
+            partition=part.partition_id,
+            error=ErrorCode.of(part.error_code),
+            message=part.error_message,
         )
         for topic in answer.replica_election_results
-        for each in topic.partition_result
+        for part in topic.partition_result
     ]

@@ -64,7 +64,7 @@ async def describe_configs(
         )
         # metaquorum notes keys without effect in the documentation, a field since version 3.
         body = DescribeConfigsRequest(resources=asked, include_synonyms=True, include_documentation=True)
-        answer = await client.ask(body, at=node_id, lowest=3)
+        answer = await client.ask(body, target=node_id, lowest=3)
         for result in answer.results:
             resource = ConfigResource(result.resource_type, result.resource_name)
             described[resource] = _described(resource, result, all_keys)
@@ -137,18 +137,18 @@ async def alter_configs(
         body = IncrementalAlterConfigsRequest(
             resources=tuple(
                 Resource(
-                    resource_type=each.resource.resource_type,
-                    resource_name=each.resource.name,
+                    resource_type=change.resource.resource_type,
+                    resource_name=change.resource.name,
                     configs=tuple(
                         Config(name=op.name, config_operation=op.kind.value, value=op.value)
-                        for op in each.ops
+                        for op in change.ops
                     ),
                 )
-                for each in part
+                for change in part
             ),
             validate_only=validate_only,
         )
-        for response in (await client.ask(body, at=node_id)).responses:
+        for response in (await client.ask(body, target=node_id)).responses:
             resource = ConfigResource(response.resource_type, response.resource_name)
             results[resource] = _result(resource, response)
     return tuple(results[each.resource] for each in changes if each.resource in results)

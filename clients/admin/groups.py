@@ -86,14 +86,14 @@ async def list_groups(client: KafkaClient) -> list[GroupListing]:
     """All groups, by name."""
     groups = [
         GroupListing(
-            group_id=each.group_id,
-            kind=each.group_type.lower(),
-            protocol_type=each.protocol_type,
-            state=each.group_state,
+            group_id=group.group_id,
+            kind=group.group_type.lower(),
+            protocol_type=group.protocol_type,
+            state=group.group_state,
             coordinator=broker,
         )
         for broker, answer in await client.ask_every_broker(ListGroupsRequest(), "its groups")
-        for each in answer.groups
+        for group in answer.groups
     ]
     return sorted(groups, key=lambda each: each.group_id)
 
@@ -102,7 +102,7 @@ async def describe_group(client: KafkaClient, group_id: str) -> GroupDescription
     """A group with its members; None if it does not exist. Raises ApiError."""
     coordinator = Coordinator(_GROUP, group_id)
     try:
-        answer = await client.ask(ConsumerGroupDescribeRequest(group_ids=(group_id,)), at=coordinator)
+        answer = await client.ask(ConsumerGroupDescribeRequest(group_ids=(group_id,)), target=coordinator)
     except ApiError as error:
         if error.code is not ErrorCode.UNSUPPORTED_VERSION:
             raise
@@ -111,7 +111,7 @@ async def describe_group(client: KafkaClient, group_id: str) -> GroupDescription
         if group.error_code not in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}:
             client.refuse(group.error_code, group.error_message or f"group {group_id}")
             return _of_consumers(group)
-    (group,) = (await client.ask(DescribeGroupsRequest(groups=(group_id,)), at=coordinator)).groups
+    (group,) = (await client.ask(DescribeGroupsRequest(groups=(group_id,)), target=coordinator)).groups
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
         return None
     client.refuse(group.error_code, group.error_message or f"group {group_id}")
@@ -127,18 +127,18 @@ def _of_consumers(group: Any) -> GroupDescription:
         assignor=group.assignor_name,
         members=tuple(
             DescribedMember(
-                member_id=each.member_id,
-                instance_id=each.instance_id,
-                client_id=each.client_id,
-                host=each.client_host,
-                epoch=each.member_epoch,
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                epoch=member.member_epoch,
                 partitions=tuple(
                     (topic.topic_name, index)
-                    for topic in each.assignment.topic_partitions
+                    for topic in member.assignment.topic_partitions
                     for index in topic.partitions
                 ),
             )
-            for each in group.members
+            for member in group.members
         ),
     )
 
@@ -153,14 +153,14 @@ def _of_classic(group: Any) -> GroupDescription:
         assignor=group.protocol_data,
         members=tuple(
             DescribedMember(
-                member_id=each.member_id,
-                instance_id=each.group_instance_id,
-                client_id=each.client_id,
-                host=each.client_host,
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
                 epoch=None,
-                partitions=_assigned(each.member_assignment) if of_consumers else None,
+                partitions=_assigned(member.member_assignment) if of_consumers else None,
             )
-            for each in group.members
+            for member in group.members
         ),
     )
 
@@ -176,7 +176,7 @@ async def committed_offsets(client: KafkaClient, group_id: str) -> dict[TopicPar
     """All committed offsets of a group, by topic and partition. Raises ApiError."""
     answer = await client.ask(
         OffsetFetchRequest(group_id=group_id, topics=None),
-        at=Coordinator(_GROUP, group_id),
+        target=Coordinator(_GROUP, group_id),
         lowest=_ALL_TOPICS,
         highest=_BY_NAME_FETCH,
     )
@@ -214,14 +214,14 @@ async def commit_offsets(
             for topic, indexes in grouped(offsets).items()
         ),
     )
-    answer = await client.ask(body, at=Coordinator(_GROUP, group_id), highest=_BY_NAME_COMMIT)
+    answer = await client.ask(body, target=Coordinator(_GROUP, group_id), highest=_BY_NAME_COMMIT)
     return _codes(answer)
 
 
 async def delete_group(client: KafkaClient, group_id: str) -> ErrorCode:
     """Deletes a group without members and its offsets; returns the error code."""
     at = Coordinator(_GROUP, group_id)
-    (result,) = (await client.ask(DeleteGroupsRequest(groups_names=(group_id,)), at=at)).results
+    (result,) = (await client.ask(DeleteGroupsRequest(groups_names=(group_id,)), target=at)).results
     return ErrorCode.of(result.error_code)
 
 
@@ -240,7 +240,7 @@ async def delete_offsets(
             for topic, indexes in grouped(places).items()
         ),
     )
-    answer = await client.ask(body, at=Coordinator(_GROUP, group_id))
+    answer = await client.ask(body, target=Coordinator(_GROUP, group_id))
     client.refuse(answer.error_code, f"group {group_id}")
     return _codes(answer)
 
@@ -279,7 +279,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """The new offset of a partition. `new` None: there is none, and `note` is the reason; otherwise `note`
     says how the offset was adjusted, if it was."""
 
-    place: TopicPartition
+    partition: TopicPartition
     committed: int | None
     new: int | None
     note: str = ""
@@ -346,18 +346,18 @@ def _wanted(goal: Goal, before: Mapping[TopicPartition, int]) -> Callable[[Topic
 def _settled(
     places: Iterable[TopicPartition],
     before: Mapping[TopicPartition, int],
-    found: Found,
+    looked_up: Found,
     notes: Mapping[TopicPartition, str] | None = None,
 ) -> list[Planned]:
-    return [_planned(place, before, found[place], (notes or {}).get(place, "")) for place in places]
+    return [_planned(place, before, looked_up[place], (notes or {}).get(place, "")) for place in places]
 
 
 def _planned(
-    place: TopicPartition, before: Mapping[TopicPartition, int], found: int | ErrorCode, note: str
+    partition: TopicPartition, before: Mapping[TopicPartition, int], offset: int | ErrorCode, note: str
 ) -> Planned:
-    if isinstance(found, ErrorCode):
-        return Planned(place=place, committed=before.get(place), new=None, note=found.name)
-    return Planned(place=place, committed=before.get(place), new=found, note=note)
+    if isinstance(offset, ErrorCode):
+        return Planned(partition=partition, committed=before.get(partition), new=None, note=offset.name)
+    return Planned(partition=partition, committed=before.get(partition), new=offset, note=note)
 
 
 def _within(
@@ -374,7 +374,7 @@ def _within(
             plan.append(_planned(partition, before, start if isinstance(start, ErrorCode) else end, ""))
         elif offset is None:
             plan.append(
-                Planned(place=partition, committed=None, new=None, note="nothing was committed to shift")
+                Planned(partition=partition, committed=None, new=None, note="nothing was committed to shift")
             )
         elif offset < start:
             plan.append(_planned(partition, before, start, f"{offset} is below the start of the log"))

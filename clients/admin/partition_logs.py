@@ -92,8 +92,8 @@ async def log_offsets(
     return offsets
 
 
-def _may_heal(found: int | ErrorCode | None) -> bool:
-    return isinstance(found, ErrorCode) and found in _CURABLE
+def _may_heal(offset: int | ErrorCode | None) -> bool:
+    return isinstance(offset, ErrorCode) and offset in _CURABLE
 
 
 async def _at_leader(
@@ -110,7 +110,7 @@ async def _at_leader(
         ),
         timeout_ms=client.timeout_ms,
     )
-    answer = await client.ask(body, at=broker, lowest=1)
+    answer = await client.ask(body, target=broker, lowest=1)
     return {
         (topic.name, each.partition_index): ErrorCode.of(each.error_code) if each.error_code else each.offset
         for topic in answer.topics
@@ -154,7 +154,7 @@ async def discard_record(
         timeout_ms=client.timeout_ms,
         topic_data=(message.TopicProduceData(name=topic, partition_data=(part,)),),
     )
-    answer = await client.ask(body, at=leader, lowest=3, highest=_BY_NAME)
+    answer = await client.ask(body, target=leader, lowest=3, highest=_BY_NAME)
     ((result,),) = [each.partition_responses for each in answer.responses]
     client.refuse(
         result.error_code, result.error_message or f"{topic}-{partition} does not take the deletion"
@@ -173,7 +173,7 @@ async def _record(
         max_bytes=_READ_BYTES,
         topics=(message.FetchTopic(topic=topic, partitions=(part,)),),
     )
-    answer = await client.ask(body, at=leader, lowest=4, highest=_BY_NAME)
+    answer = await client.ask(body, target=leader, lowest=4, highest=_BY_NAME)
     ((found,),) = [each.partitions for each in answer.responses]
     client.refuse(found.error_code, f"{topic}-{partition} cannot be read from offset {offset}")
     for batch in Batches.sealed(_whole(bytes(found.records or b""))).split():

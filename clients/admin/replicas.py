@@ -116,7 +116,7 @@ async def describe_log_dirs(
 
     async def ask(broker_id: int) -> BrokerDirectories:
         try:
-            answer: DescribeLogDirsResponse = await client.ask(request, at=broker_id)
+            answer: DescribeLogDirsResponse = await client.ask(request, target=broker_id)
             client.refuse(answer.error_code)
         except (ApiError, ClientError) as error:
             return BrokerDirectories(broker_id=broker_id, problem=str(error))
@@ -134,7 +134,7 @@ async def alter_replica_log_dirs(
     Topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic
     named = (Topic(name=topic, partitions=tuple(partitions)),)
     request = AlterReplicaLogDirsRequest(dirs=(Path(path=path, topics=named),))
-    answer: AlterReplicaLogDirsResponse = await client.ask(request, at=broker_id)
+    answer: AlterReplicaLogDirsResponse = await client.ask(request, target=broker_id)
     return {
         part.partition_index: ErrorCode.of(part.error_code)
         for each in answer.results

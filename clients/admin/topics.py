@@ -70,16 +70,16 @@ async def describe_topics(client: KafkaClient, names: Sequence[str] = ()) -> lis
     moves = await ongoing_moves(client)
     return [
         replace(
-            each,
-            configs=configs.get(each.name, {}),
+            topic,
+            configs=configs.get(topic.name, {}),
             partitions=tuple(
                 replace(part, adding=move.adding, removing=move.removing)
-                if (move := moves.get((each.name, part.index))) is not None
+                if (move := moves.get((topic.name, part.index))) is not None
                 else part
-                for part in each.partitions
+                for part in topic.partitions
             ),
         )
-        for each in described
+        for topic in described
     ]
 
 
@@ -92,11 +92,11 @@ async def look_up_topics(client: KafkaClient, names: Sequence[str] | None) -> li
     answer = await client.ask(body, lowest=4)
     return _existing(
         DescribedTopic(
-            name=each.name or "",
-            topic_id=None if each.topic_id == ZERO_UUID else each.topic_id,
-            partitions=tuple(map(_partition, each.partitions)),
+            name=topic.name or "",
+            topic_id=None if topic.topic_id == ZERO_UUID else topic.topic_id,
+            partitions=tuple(map(_partition, topic.partitions)),
         )
-        for each in _checked(client, answer.topics)
+        for topic in _checked(client, answer.topics)
     )
 
 
@@ -233,12 +233,12 @@ async def delete_topics(client: KafkaClient, names: Sequence[str]) -> tuple[Topi
     answer = await client.ask(body)
     return tuple(
         TopicResult(
-            name=each.name,
-            topic_id=None if each.topic_id == ZERO_UUID else each.topic_id,
-            error=ErrorCode.of(each.error_code),
-            message=each.error_message,
+            name=result.name,
+            topic_id=None if result.topic_id == ZERO_UUID else result.topic_id,
+            error=ErrorCode.of(result.error_code),
+            message=result.error_message,
         )
-        for each in answer.responses
+        for result in answer.responses
     )
 
 
@@ -254,13 +254,13 @@ async def create_partitions(
         CreatePartitionsRequest(
             topics=tuple(
                 Topic(
-                    name=each.name,
-                    count=each.count,
+                    name=topic.name,
+                    count=topic.count,
                     assignments=None
-                    if each.assignments is None
-                    else tuple(Lists(broker_ids=held) for held in each.assignments),
+                    if topic.assignments is None
+                    else tuple(Lists(broker_ids=held) for held in topic.assignments),
                 )
-                for each in topics
+                for topic in topics
             ),
             timeout_ms=client.timeout_ms,
             validate_only=validate_only,
@@ -269,11 +269,11 @@ async def create_partitions(
     counts = {each.name: each.count for each in topics}
     return tuple(
         TopicResult(
-            name=each.name,
+            name=result.name,
             topic_id=None,
-            error=ErrorCode.of(each.error_code),
-            message=each.error_message,
-            partitions=0 if each.error_code else counts.get(each.name, 0),
+            error=ErrorCode.of(result.error_code),
+            message=result.error_message,
+            partitions=0 if result.error_code else counts.get(result.name, 0),
         )
-        for each in answer.results
+        for result in answer.results
     )

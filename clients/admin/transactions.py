@@ -68,7 +68,7 @@ class PartitionProducer(msgspec.Struct, frozen=True, kw_only=True):
     """A producer's state at the leader of a partition. `open_from`: first offset of its open transaction,
     None if it has none. `coordinator_epoch` -1: it has not ended a transaction here."""
 
-    place: TopicPartition
+    partition: TopicPartition
     producer_id: int
     epoch: int
     coordinator_epoch: int
@@ -91,13 +91,13 @@ async def list_transactions(
     lowest = 0 if longer_than_ms < 0 else _WITH_DURATION
     transactions = [
         TransactionListing(
-            transactional_id=each.transactional_id,
-            producer_id=each.producer_id,
-            state=each.transaction_state,
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            state=transaction.transaction_state,
             coordinator=broker,
         )
         for broker, answer in await client.ask_every_broker(body, "its transactions", lowest=lowest)
-        for each in answer.transaction_states
+        for transaction in answer.transaction_states
     ]
     return sorted(transactions, key=lambda each: each.transactional_id)
 
@@ -106,7 +106,7 @@ async def describe_transaction(client: KafkaClient, transactional_id: str) -> De
     """A transaction as its coordinator knows it; None if it does not know the id. Raises ApiError."""
     answer = await client.ask(
         DescribeTransactionsRequest(transactional_ids=(transactional_id,)),
-        at=Coordinator(_TRANSACTION, transactional_id),
+        target=Coordinator(_TRANSACTION, transactional_id),
     )
     (state,) = answer.transaction_states
     if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
@@ -151,7 +151,7 @@ async def _producers_at(
             for topic, indexes in grouped(places).items()
         )
     )
-    answer = await client.ask(body, at=broker)
+    answer = await client.ask(body, target=broker)
     producers = []
     for topic in answer.topics:
         for part in topic.partitions:
@@ -163,9 +163,9 @@ async def _producers_at(
     return producers
 
 
-def _producer(place: TopicPartition, state: Any) -> PartitionProducer:
+def _producer(partition: TopicPartition, state: Any) -> PartitionProducer:
     return PartitionProducer(
-        place=place,
+        partition=partition,
         producer_id=state.producer_id,
         epoch=state.producer_epoch,
         coordinator_epoch=state.coordinator_epoch,
@@ -195,17 +195,17 @@ async def find_hanging(
         if producer_id in transactional_ids:
             description = await describe_transaction(client, transactional_ids[producer_id])
             expected = () if description is None else description.places
-        hanging += [each for each in opened if each.place not in expected]
+        hanging += [each for each in opened if each.partition not in expected]
     # A transaction that ended during these queries does not hang.
-    again = await describe_producers(client, sorted({each.place for each in hanging}), broker=broker)
-    still = {(each.place, each.producer_id, each.open_from) for each in again}
-    left = [each for each in hanging if (each.place, each.producer_id, each.open_from) in still]
-    return sorted(left, key=lambda each: (each.place, each.open_from))
+    again = await describe_producers(client, sorted({each.partition for each in hanging}), broker=broker)
+    still = {(each.partition, each.producer_id, each.open_from) for each in again}
+    left = [each for each in hanging if (each.partition, each.producer_id, each.open_from) in still]
+    return sorted(left, key=lambda each: (each.partition, each.open_from))
 
 
 async def abort_transaction(
     client: KafkaClient,
-    place: TopicPartition,
+    partition: TopicPartition,
     *,
     producer_id: int,
     producer_epoch: int,
@@ -213,7 +213,7 @@ async def abort_transaction(
 ) -> None:
     """Writes an abort marker at the partition's leader. Raises ApiError."""
     message = WriteTxnMarkersRequest
-    topic = message.WritableTxnMarkerTopic(name=place[0], partition_indexes=(place[1],))
+    topic = message.WritableTxnMarkerTopic(name=partition[0], partition_indexes=(partition[1],))
     marker = message.WritableTxnMarker(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
@@ -226,11 +226,11 @@ async def abort_transaction(
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(_PAUSE_S)
-        led, refused = await by_leader(client, [place])
-        code = refused.get(place, ErrorCode.NONE)
+        led, refused = await by_leader(client, [partition])
+        code = refused.get(partition, ErrorCode.NONE)
         for node in led:
-            answer = await client.ask(message(markers=(marker,)), at=node)
+            answer = await client.ask(message(markers=(marker,)), target=node)
             code = ErrorCode.of(answer.markers[0].topics[0].partitions[0].error_code)
         if not code.retriable:
             break
-    client.refuse(code, f"{place[0]}-{place[1]}")
+    client.refuse(code, f"{partition[0]}-{partition[1]}")

@@ -26,6 +26,8 @@ from typing import Any, Self
 import msgspec
 
 from metaquorum.clients.kafka.connection import (
+    ClosedAtOnce,
+    ConnectionClosed,
     ConnectionFailed,
     HostUnknown,
     LoginRefused,
@@ -80,14 +82,16 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaClient:
-    """See the module. `timeout_ms` bounds one call with all its retries. `asks_brokers`: the addresses are
-    those of brokers, not of controllers. Raises ConfigError for TLS files that cannot be read."""
+    """See the module. `timeout_ms` bounds one call with all its retries, of which `spent_ms` are over before
+    it begins. `asks_brokers`: the addresses are those of brokers, not of controllers. Raises ConfigError for
+    TLS files that cannot be read."""
 
     def __init__(
         self,
         bootstrap: Sequence[Address] | str,
         *,
         timeout_ms: int = 15_000,
+        spent_ms: int = 0,
         security: ClientSecurity | None = None,
         rng: random.Random | None = None,
         client_id: str = CLIENT_ID,
@@ -98,12 +102,13 @@ class KafkaClient:
         self._client_id = client_id
         listed = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
         self._choice = NodeChoice(lambda: listed)
-        self.timeout_ms = timeout_ms
+        self.timeout_ms, self._spent_ms = timeout_ms, spent_ms
         self._security = security or ClientSecurity()
         self._tls = client_context(self._security)
         self._rng = rng or random.Random()
         self._connections: dict[Address, NodeConnection] = {}
         self._nodes: dict[int, Address] = {}
+        self._refused = ClosedAtOnce()
 
     async def __aenter__(self) -> Self:
         return self
@@ -145,30 +150,30 @@ class KafkaClient:
         return await self._asked(look, None)  # type: ignore[no-any-return]
 
     async def ask(
-        self, body: Any, *, at: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
+        self, body: Any, *, target: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
     ) -> Any:
-        """The body of the response to a request. `at`: a broker's id, or a coordinator; None: any broker. The
-        version is the highest possible one between `lowest` and `highest`."""
+        """The body of the response to a request. `target`: a broker's id, or a coordinator; None: any broker.
+        The version is the highest possible one between `lowest` and `highest`."""
         name = type(body).__name__.removesuffix("Request")
 
         async def send(connection: NodeConnection, timeout_s: float) -> Any:
             version = connection.version(name, lowest, highest)
             return (await connection.ask(body, version=version, timeout_s=timeout_s)).body
 
-        return await self._asked(send, at)
+        return await self._asked(send, target)
 
     async def ask_every_broker(self, body: Any, what: str, *, lowest: int = 0) -> list[tuple[int, Any]]:
         """The id and the response of each live broker. Raises ApiError if one refuses; `what` is what it
         does not list."""
         answers = []
         for broker in await self.brokers():
-            answer = await self.ask(body, at=broker, lowest=lowest)
+            answer = await self.ask(body, target=broker, lowest=lowest)
             self.refuse(answer.error_code, f"broker {broker} does not list {what}")
             answers.append((broker, answer))
         return answers
 
     async def _asked(
-        self, use: Callable[[NodeConnection, float], Awaitable[Any]], at: int | Coordinator | None
+        self, use: Callable[[NodeConnection, float], Awaitable[Any]], target: int | Coordinator | None
     ) -> Any:
         """The result of `use` with a connection; repeats it, maybe at another node, while a retry can
         succeed."""
@@ -178,14 +183,16 @@ class KafkaClient:
             self._rng,
             now_s=loop.time(),
             limit_ms=self.timeout_ms,
-            attempt_ms=self.timeout_ms // 2,
+            attempt_ms=(self.timeout_ms - self._spent_ms) // 2,
+            spent_ms=self._spent_ms,
         )
         refused: Any = None
         while attempt_s := attempts.next_s(loop.time()):
             address = self._choice.current
             try:
-                address = await self._where(at, attempt_s)
+                address = await self._where(target, attempt_s)
                 answer = await use(await self._connection(address, attempt_s), attempt_s)
+                self._refused.answered(address)
                 code = common_refusal(answer)
                 may_succeed = code in self._ask_again
                 if not may_succeed and not _names_nobody(answer):
@@ -197,13 +204,13 @@ class KafkaClient:
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{address_text(*address)}: {error}") from error
             except (TlsFailed, LoginRefused, WrongProtocol) as error:
                 raise ClientError(f"{address_text(*address)}: {error}") from error
-            except (ConnectionFailed, TimeoutError) as error:
-                if not (attempts.problem and isinstance(error, TimeoutError) and attempts.is_cut_short):
+            except (ConnectionFailed, TimeoutError) as failed:
+                judged = self._judged(address, failed)
+                if not (attempts.problem and isinstance(judged, TimeoutError) and attempts.is_cut_short):
                     refused = None
-                    if attempts.failed(
-                        address, str(error) or "no answer", lasts=isinstance(error, HostUnknown)
-                    ):
-                        raise ClientError(attempts.problem) from error
+                    lasts = isinstance(judged, HostUnknown | LoginRefused)
+                    if attempts.failed(address, str(judged) or "no answer", lasts=lasts):
+                        raise ClientError(attempts.problem) from failed
                 self._forget(address)
             await asyncio.sleep(attempts.wait_s(loop.time()))
         if refused is not None:
@@ -212,18 +219,18 @@ class KafkaClient:
 
     # --- choice of the node
 
-    async def _where(self, at: int | Coordinator | None, timeout_s: float) -> Address:
-        match at:
+    async def _where(self, target: int | Coordinator | None, timeout_s: float) -> Address:
+        match target:
             case None:
                 return self._choice.current
             case Coordinator():
-                return await self._coordinator(at, timeout_s)
-        if at not in self._nodes:
+                return await self._coordinator(target, timeout_s)
+        if target not in self._nodes:
             await self._learn(timeout_s)
-        if at not in self._nodes:
+        if target not in self._nodes:
             known = ", ".join(map(str, sorted(self._nodes))) or "none"
-            raise ConnectionFailed(f"broker {at} is not among the live ones ({known})")
-        return self._nodes[at]
+            raise ConnectionFailed(f"broker {target} is not among the live ones ({known})")
+        return self._nodes[target]
 
     async def _learn(self, timeout_s: float) -> int:
         """Queries the addresses of the brokers; returns the controller's id, as the node knows it. A
@@ -261,6 +268,14 @@ class KafkaClient:
                 return
         if code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             self._choice.pass_over(self._choice.current)
+
+    def _judged(self, address: Address, error: Exception) -> Exception:
+        """A connection without a login that ends at its first request may have needed one."""
+        connection = self._connections.get(address)
+        is_plain = self._security.login is None and isinstance(error, ConnectionClosed)
+        if is_plain and connection is not None and not connection.has_answered:
+            return self._refused.closed(address)
+        return error
 
     def _forget(self, address: Address) -> None:
         connection = self._connections.pop(address, None)

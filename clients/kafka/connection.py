@@ -53,6 +53,10 @@ SPEAKS_GRPC = (
     "it speaks gRPC there, and not Kafka's protocol: it is a controller of metaquorum, or a broker's gRPC"
     " listener; give a broker's listener for clients"
 )
+NO_LOGIN = (
+    "it closed the connection at the first request: it may require a login (--command-config with"
+    " security.protocol and sasl.*)"
+)
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 """The first bytes of a TLS alert and handshake; as the length of a frame they would mean over 300 MB."""
 
@@ -83,6 +87,11 @@ class NodeConnection:
     @property
     def is_open(self) -> bool:
         return self._protocol.ended is None
+
+    @property
+    def has_answered(self) -> bool:
+        """True if it has answered more than which versions it has."""
+        return self._exchange.has_answered
 
     @property
     def login_is_due(self) -> bool:
@@ -404,6 +413,8 @@ class PendingRequests:
         self._next_correlation_id = 0
         self._sent: deque[_Sent] = deque()
         self._offered: dict[int, range] = {API_VERSIONS: range(4)}
+        self.has_answered = False
+        """Whether a request other than ApiVersions was answered."""
 
     def __len__(self) -> int:
         """Number of requests without a response."""
@@ -460,7 +471,9 @@ class PendingRequests:
         ):
             raise ConnectionFailed(f"its answer to {name} does not belong to the request")
         try:
-            return codec.decode_response(expected.api_key, expected.version, frame)
+            response = codec.decode_response(expected.api_key, expected.version, frame)
+            self.has_answered = self.has_answered or expected.api_key != API_VERSIONS
+            return response
         except DecodeError as error:
             if expected.api_key == API_VERSIONS and frame[4:6] == _REFUSED:
                 # Some nodes do not write this response in version 0.
@@ -495,6 +508,24 @@ class LoginRefused(ConnectionFailed):
 
 class LoginNotOffered(LoginRefused):
     """The node's listener has no mechanism at all: it is one without logins. No secret was sent."""
+
+
+class ClosedAtOnce:
+    """The nodes that closed a connection without a login at its first request. A node that stops closes
+    connections, too, but not twice in a row."""
+
+    def __init__(self) -> None:
+        self._addresses: set[tuple[str, int]] = set()
+
+    def answered(self, address: tuple[str, int]) -> None:
+        """The node has answered a request."""
+        self._addresses.discard(address)
+
+    def closed(self, address: tuple[str, int]) -> ConnectionFailed:
+        """The node has closed one more: LoginRefused if it did so before."""
+        kind = LoginRefused if address in self._addresses else ConnectionClosed
+        self._addresses.add(address)
+        return kind(NO_LOGIN)
 
 
 class UnsupportedVersion(ConnectionFailed):

@@ -51,7 +51,7 @@ class ControllersClient(KafkaClient):
             return None
 
     async def ask(
-        self, body: Any, *, at: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
+        self, body: Any, *, target: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
     ) -> Any:
         name = type(body).__name__.removesuffix("Request")
         known = await self._known()

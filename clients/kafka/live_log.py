@@ -18,6 +18,7 @@ import msgspec
 
 from metaquorum.clients.kafka.cluster import CLIENT_ID, client_context
 from metaquorum.clients.kafka.connection import (
+    ClosedAtOnce,
     ConnectionClosed,
     ConnectionFailed,
     HostUnknown,
@@ -44,7 +45,6 @@ from metaquorum.clients.kafka.observer import (
     QuorumNodes,
 )
 from metaquorum.clients.kafka.quorum import (
-    NO_LOGIN,
     OFFERED,
     answer_of,
     describe_quorum,
@@ -291,7 +291,7 @@ class _Nodes:
         self._timeout_s = source.timeout_ms / 1000
         self._requested = frozenset(source.addresses)
         self._open: dict[Address, _Node] = {}
-        self._refused: set[Address] = set()
+        self._refused = ClosedAtOnce()
 
     async def close(self) -> None:
         for address in list(self._open):
@@ -365,13 +365,12 @@ class _KafkaNode:
     """A node of Kafka's protocol. `refused`: nodes that closed a connection at its first request."""
 
     def __init__(
-        self, address: Address, connection: NodeConnection, security: ClientSecurity, refused: set[Address]
+        self, address: Address, connection: NodeConnection, security: ClientSecurity, refused: ClosedAtOnce
     ) -> None:
         self._address = address
         self._connection = connection
         self._security = security
         self._refused = refused
-        self._has_answered = False
 
     async def locate(self, timeout_s: float) -> QuorumNodes | NothingHeard:
         steps = quorum_at(self._address, self._connection.offers)
@@ -399,14 +398,10 @@ class _KafkaNode:
         try:
             answer = await self._connection.ask(body, version=version, timeout_s=timeout_s)
         except ConnectionClosed as error:
-            if self._has_answered or login is not None:
+            if self._connection.has_answered or login is not None:
                 raise
-            # A node that stops closes connections, too, but not twice in a row.
-            is_first = self._address not in self._refused
-            self._refused.add(self._address)
-            raise (ConnectionClosed if is_first else LoginRefused)(NO_LOGIN) from error
-        self._has_answered = True
-        self._refused.discard(self._address)
+            raise self._refused.closed(self._address) from error
+        self._refused.answered(self._address)
         return answer.body
 
     async def close(self) -> None:
@@ -451,7 +446,7 @@ class _GrpcNode:
         if answer is None:
             return NothingHeard(text=UNREADABLE, lasts=True)
         quorum = admin_codec.QUORUM.from_pb(answer)
-        return [VoterEnd(each.node_id, each.log_end_offset) for each in quorum.voters]
+        return [VoterEnd(each.node_id, each.log_end_offset, each.last_fetch_ms) for each in quorum.voters]
 
     async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
         if self._connection is None:

@@ -77,11 +77,11 @@ def features_of(kinds: Any, features: Iterable[Any]) -> tuple[Any, ...]:
     """The levels that a node supports, as its registration says them."""
     return tuple(
         kinds.Feature(
-            name=at.name,
-            min_supported_version=at.min_supported_version,
-            max_supported_version=at.max_supported_version,
+            name=feature.name,
+            min_supported_version=feature.min_supported_version,
+            max_supported_version=feature.max_supported_version,
         )
-        for at in features
+        for feature in features
     )
 
 
@@ -166,16 +166,16 @@ def _alterations(request: parts.AlterPartitionRequest, version: int) -> wire.Alt
                 topic_id=topic_id,
                 partitions=tuple(
                     kinds.PartitionData(
-                        partition_index=each.partition,
-                        leader_epoch=each.leader_epoch,
-                        partition_epoch=each.partition_epoch,
+                        partition_index=alteration.partition,
+                        leader_epoch=alteration.leader_epoch,
+                        partition_epoch=alteration.partition_epoch,
                         new_isr_with_epochs=tuple(
                             kinds.BrokerState(broker_id=one.broker_id, broker_epoch=_epoch(one))
-                            for one in each.isr
+                            for one in alteration.isr
                         ),
-                        leader_recovery_state=each.leader_recovery_state,
+                        leader_recovery_state=alteration.leader_recovery_state,
                     )
-                    for each in partitions
+                    for alteration in partitions
                 ),
             )
             for topic_id, partitions in _grouped(request.partitions, "topic_id")
@@ -249,12 +249,12 @@ def _assigned(
             parts.AssignmentResult(
                 directory_id=directory.id,
                 topic_id=topic.topic_id,
-                partition=each.partition_index,
-                error=ErrorCode.of(each.error_code),
+                partition=part.partition_index,
+                error=ErrorCode.of(part.error_code),
             )
             for directory in body.directories
             for topic in directory.topics
-            for each in topic.partitions
+            for part in topic.partitions
         )
     )
 

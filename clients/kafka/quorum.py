@@ -31,11 +31,6 @@ _NO_RIGHT = (
     "it does not let this client read the metadata log: allow its principal ClusterAction on the cluster"
     " (kafka-acls --add --allow-principal User:NAME --operation ClusterAction --cluster)"
 )
-NO_LOGIN = (
-    "it closed the connection at the first request: it may require a login (--command-config with"
-    " security.protocol and sasl.*)"
-)
-
 Offers = Callable[[str, int], bool]
 """Whether the node has an API in a version."""
 

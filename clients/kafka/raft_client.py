@@ -236,13 +236,13 @@ class _InFlight:
             return
         line = self._line
         try:
-            found = response_of(response.body, self._version, self.request)
+            answer = response_of(response.body, self._version, self.request)
         except NotOfRaft as refused:
             line.refused(self, refused)
         except Misshapen as problem:
             line.report(self, f"it sent an invalid answer: {problem}")
         else:
-            line.arrived(self, found)
+            line.arrived(self, answer)
 
     def set_exception(self, error: ConnectionFailed, /) -> None:
         if self.end():

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
+from msgspec.structs import replace
+
 from metaquorum.clients.kafka.message_forms import (
     CannotSay,
     Carried,
@@ -109,6 +111,18 @@ def _current_leader(kind: Any) -> Carried:
         lambda epoch, leader_id: kind(leader_id=_to_id(leader_id), leader_epoch=epoch),
         lambda entry: (max(0, entry.leader_epoch), _of_id(entry.leader_id)),
     )
+
+
+def _to_current_leader(epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]) -> Any:
+    """With the address: Kafka 3.9 takes a leader without one for a leader at the empty address."""
+    host, port = (endpoints[0].host, endpoints[0].port) if endpoints else ("", 0)
+    kind = wire.UpdateRaftVoterResponse.CurrentLeader
+    return kind(leader_id=_to_id(leader_id), leader_epoch=epoch, host=host, port=port)
+
+
+def _of_current_leader(entry: Any) -> tuple[int, int | None, tuple[Endpoint, ...]]:
+    endpoints = (Endpoint("", entry.host, entry.port),) if entry.host else ()
+    return max(0, entry.leader_epoch), _of_id(entry.leader_id), endpoints
 
 
 def _leader_endpoints(kind: Any) -> Carried:
@@ -357,7 +371,12 @@ FORMS: tuple[MessageForm, ...] = (
         wire.UpdateRaftVoterResponse,
         whole=(
             _ERROR,
-            _current_leader(wire.UpdateRaftVoterResponse.CurrentLeader),
+            Carried(
+                ("epoch", "leader_id", "leader_endpoints"),
+                ("current_leader",),
+                _to_current_leader,
+                _of_current_leader,
+            ),
         ),
         topics="",
     ),
@@ -409,7 +428,10 @@ def response_body(response: RaftResponse, version: int, leader: Endpoint | None 
     if response.error in _OF_THE_WHOLE:
         return form.wire(error_code=int(response.error))
     nodes: tuple[Any, ...] = ()
-    if leader is not None and response.leader_id is not None and version >= form.nodes_since:
+    if isinstance(response, raft.VoterChangeResponse):
+        has_address = leader is not None and response.leader_id is not None
+        response = replace(response, leader_endpoints=(leader,) if has_address else ())
+    elif leader is not None and response.leader_id is not None and version >= form.nodes_since:
         kind = form.wire.NodeEndpoint
         nodes = (kind(node_id=response.leader_id, host=leader.host, port=leader.port),)
     return way.to_body(response, nodes)
@@ -461,13 +483,14 @@ def response_of(body: Any, version: int, request: RaftRequest | None = None) -> 
         raise Misshapen(f"its answer to {form.api} names no partition of {METADATA_TOPIC}")
     else:
         values.update(way.of_partition(partition))
-    values["leader_endpoints"] = tuple(
-        [
-            Endpoint("", each.host, each.port)
-            for each in getattr(body, "node_endpoints", ())
-            if each.node_id == values["leader_id"]
-        ]
-    )
+    if form.topics:
+        values["leader_endpoints"] = tuple(
+            [
+                Endpoint("", each.host, each.port)
+                for each in body.node_endpoints
+                if each.node_id == values["leader_id"]
+            ]
+        )
     for name in form.echoed:
         values[name] = getattr(request, name)
     _add_tagged(form, body, values)

@@ -21,15 +21,19 @@ from metaquorum.wire import messages as wire
 
 
 class VoterEnd(msgspec.Struct, frozen=True):
-    """Where the leader knows a voter's log to end; -1: it does not know."""
+    """Where the leader knows a voter's log to end (-1: it does not know), and when the voter last fetched
+    from it, as Unix ms."""
 
     node_id: int
     end_offset: int
+    last_fetch_ms: int | None = None
 
 
 class VoterReport(msgspec.Struct, frozen=True, kw_only=True):
     """One voter. `was_read`: it is the leader, whose log was read. `is_in_order`: it answers, and names the
-    same leader. `behind` is in offsets; None if the leader does not know."""
+    same leader. `behind` is in offsets; None if the leader does not know. `silent_since_ms`: of a voter that
+    does not answer, when the leader last heard from it, as Unix ms; None for others, and if it never did.
+    `said` is the part of `text` about what it answered."""
 
     node_id: int
     address: Address | None
@@ -37,6 +41,8 @@ class VoterReport(msgspec.Struct, frozen=True, kw_only=True):
     is_in_order: bool
     end_offset: int
     behind: int | None
+    silent_since_ms: int | None
+    said: str
     text: str
 
     @property
@@ -52,7 +58,14 @@ def voter_ends(body: wire.DescribeQuorumResponse) -> Sequence[VoterEnd] | Nothin
     if code or partition is None:
         name = ErrorCode.of(code).name if code else "it names no partition"
         return NothingHeard(text=f"it refuses DescribeQuorum: {name}", is_silent=False)
-    return [VoterEnd(each.replica_id, each.log_end_offset) for each in partition.current_voters]
+    return [
+        VoterEnd(
+            voter.replica_id,
+            voter.log_end_offset,
+            voter.last_fetch_timestamp if voter.last_fetch_timestamp > 0 else None,
+        )
+        for voter in partition.current_voters
+    ]
 
 
 def look(log: LiveLog) -> FetchRequest:
@@ -80,7 +93,8 @@ def voter_reports(
     whole = max((each.end_offset for each in ends if each.node_id == log.leader_id), default=log.end_offset)
     for end in sorted(ends, key=lambda voter: voter.node_id):
         is_leader = end.node_id == log.leader_id
-        is_in_order, text = True, f"leads epoch {log.epoch}: its log was read"
+        is_in_order, said = True, f"leads epoch {log.epoch}"
+        text = f"{said}: its log was read"
         behind = None if end.end_offset < 0 else max(0, whole - end.end_offset)
         if not is_leader:
             is_in_order, said = _said(log, answers.get(end.node_id))
@@ -92,6 +106,8 @@ def voter_reports(
             is_in_order=is_in_order,
             end_offset=end.end_offset,
             behind=behind,
+            silent_since_ms=end.last_fetch_ms if isinstance(answers.get(end.node_id), NothingHeard) else None,
+            said=said,
             text=text,
         )
 

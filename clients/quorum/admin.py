@@ -30,7 +30,7 @@ from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.rpc.channels import Route, direct, open_channel
 from metaquorum.rpc.messages import admin as codec
 from metaquorum.rpc.messages.brokers import BROKER
-from metaquorum.rpc.messages.errors import error_from_pb, leader_from_pb
+from metaquorum.rpc.messages.errors import NO_GRPC, error_from_pb, leader_from_pb
 from metaquorum.rpc.reach import SPEAKS_KAFKA, UNREADABLE, Reasons, lasts
 
 ATTEMPT_MAX_MS = 5_000
@@ -44,6 +44,9 @@ ASK_AGAIN = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
+
+WITHOUT_GRPC_S = 2.0
+"""How long a new leader's gRPC listener may be unknown before a command ends."""
 
 _REFUSED = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
 
@@ -74,10 +77,10 @@ class BrokerListing(msgspec.Struct, frozen=True, kw_only=True):
 
 class AdminClient:
     """`bootstrap`: addresses of controllers, or a function that returns the current ones. `timeout_ms` bounds
-    one call with all its retries; `attempts_max` 1 disables retries, for callers that must know what
-    happened. `gives_up`: what a person has to correct first ends a call at once, for commands: a right or a
-    certificate that is refused, names that cannot be resolved. A node waits. `route`: where to connect for an
-    address.
+    one call with all its retries, of which `spent_ms` are over before it begins; `attempts_max` 1 disables
+    retries, for callers that must know what happened. `gives_up`: what a person has to correct first ends a
+    call at once, for commands: a right or a certificate that is refused, names that cannot be resolved. A
+    node waits. `route`: where to connect for an address.
 
     Every call raises ApiError if it is refused, ClientError if no node responds. After a ClientError, or a
     retry, a change may have been made already.
@@ -88,6 +91,7 @@ class AdminClient:
         bootstrap: Sequence[Address] | str | Callable[[], Sequence[Address]],
         *,
         timeout_ms: int = 15_000,
+        spent_ms: int = 0,
         attempts_max: int | None = None,
         tls: TlsMaterial | None = None,
         rng: random.Random | None = None,
@@ -100,7 +104,7 @@ class AdminClient:
         else:
             listed = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
             self._choice = NodeChoice(lambda: listed)
-        self._timeout_ms = timeout_ms
+        self._timeout_ms, self._spent_ms = timeout_ms, spent_ms
         self._attempts_max = attempts_max
         self._gives_up = gives_up
         self._tls = tls
@@ -195,9 +199,10 @@ class AdminClient:
             now_s=loop.time(),
             limit_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             attempt_ms=ATTEMPT_MAX_MS,
+            spent_ms=self._spent_ms,
             most=self._attempts_max,
         )
-        hints = 0
+        hints, began_s = 0, loop.time()
         refusal: ApiError | None = None
         while attempt_s := attempts.next_s(loop.time()):
             address = self.address
@@ -218,6 +223,7 @@ class AdminClient:
                 attempts.failed(address, str(refusal))
                 if refusal.code not in ask_again:
                     raise refusal
+                self._end_without_grpc(refusal, loop.time() - began_s)
                 hint = leader_from_pb(answer.error)
                 if hint is not None and (hint.host, hint.port) != address:
                     hints += 1
@@ -229,6 +235,12 @@ class AdminClient:
             hints = 0
             await asyncio.sleep(attempts.wait_s(loop.time()))
         raise refusal or ClientError(attempts.text("quorum"))
+
+    def _end_without_grpc(self, refusal: ApiError, spent_s: float) -> None:
+        """Raises for a command, if the leader has no gRPC listener: none of these addresses leads to it."""
+        if self._gives_up and NO_GRPC in refusal.message and spent_s >= WITHOUT_GRPC_S:
+            text = f"{refusal.message}: give --bootstrap-controllers its listener for Kafka's protocol"
+            raise ApiError(refusal.code, text, refusal.leader_hint)
 
     def _is_over(
         self, error: grpc.aio.AioRpcError, problem: str, address: Address, attempts: Attempts
@@ -267,10 +279,17 @@ class BlockingClient:
     """`AdminClient` for code without a loop: `BlockingClient(bootstrap).call(lambda c: c.list_brokers())`."""
 
     def __init__(
-        self, bootstrap: Sequence[Address] | str, *, timeout_ms: int = 15_000, tls: TlsMaterial | None = None
+        self,
+        bootstrap: Sequence[Address] | str,
+        *,
+        timeout_ms: int = 15_000,
+        spent_ms: int = 0,
+        tls: TlsMaterial | None = None,
     ) -> None:
         self._runner = asyncio.Runner()
-        self._client = AdminClient(bootstrap, timeout_ms=timeout_ms, tls=tls, gives_up=True)
+        self._client = AdminClient(
+            bootstrap, timeout_ms=timeout_ms, spent_ms=spent_ms, tls=tls, gives_up=True
+        )
 
     def __enter__(self) -> Self:
         return self

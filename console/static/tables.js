@@ -29,6 +29,7 @@ export function sheet(caption, columns, rows, empty) {
   const named = (cell, number) => {
     const made = cell instanceof Node && cell.tagName === "TD" ? cell : h("td", {}, cell);
     made.dataset.column = names[number];
+    if (made.childNodes.length > 1) made.replaceChildren(h("div", {}, [...made.childNodes])); // on a card, one thing beside the name
     return made;
   };
   return h("div", { class: "sheet", tabindex: 0, role: "region", "aria-label": caption },
@@ -62,7 +63,7 @@ export function sorter(name, page, params) {
   const isSorted = params.sort === name;
   const descending = isSorted && params.order === "descending";
   const turn = isSorted && !descending ? { sort: name, order: "descending" } : isSorted ? { sort: undefined, order: undefined } : { sort: name, order: undefined };
-  const isNumber = page.rows.length > 0 && typeof page.rows[0][name] === "number" && name !== page.columns[0] && name !== "leader" && !name.endsWith("Ms");
+  const isNumber = page.rows.length > 0 && typeof page.rows[0][name] === "number" && name !== page.columns[0] && name !== "leader" && !/(Ms|Time)$/.test(name);
   return h("th", { scope: "col", class: isNumber ? "number" : null, "aria-sort": isSorted ? (descending ? "descending" : "ascending") : "none" },
     h("button", { type: "button", title: `Sort by ${titleOf(name)}`, onclick: () => change({ ...turn, start: undefined }) }, titleOf(name), isSorted ? (descending ? " ↓" : " ↑") : ""));
 }

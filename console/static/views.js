@@ -56,13 +56,13 @@ async function difference(signal, entity) {
     more && h("p", {}, more, h("a", { href: link("diff", { at, since, entity }) }, "All differences")));
 }
 
-function changesTable(changes) {
+function changesTable(changes, isOneBatch = false) {
   const rows = changes.flatMap((each) => Object.entries(each.fields).map(([name, field], number) => [
     number ? "" : h("span", {}, word(each.change, each.change), " ", h("a", { href: entityLink(each.entity) }, each.entity)),
     h("td", { class: "time" }, name), h("td", { class: "long" }, valueText(field.old)), h("td", { class: "long" }, valueText(field.new)),
-    field.cause ? recordLink(field.cause.offset, `${field.cause.offset} ${field.cause.type}`) : "in a snapshot only",
+    ...(isOneBatch ? [] : [field.cause ? recordLink(field.cause.offset, `${field.cause.offset} ${field.cause.type}`) : "in a snapshot only"]),
   ]));
-  return sheet("differences", ["entity", "field", "before", "after", "changed by"], rows, "");
+  return sheet("differences", ["entity", "field", "before", "after", ...(isOneBatch ? [] : ["changed by"])], rows, "");
 }
 
 export async function overview(params, signal) {
@@ -146,7 +146,7 @@ export function tableView(kind) {
     const title = kind === "acls" ? "ACLs" : kind[0].toUpperCase() + kind.slice(1).replace("-", " ");
     return {
       title, command: page.command, moment: page,
-      nodes: [h("h1", {}, title), momentLine(page), kind === "acls" && (await accessForm(params, signal)), await difference(signal, DIFFERS[kind]), ...nodes],
+      nodes: [h("h1", {}, title), momentLine(page), kind === "acls" && (await accessForm(params, signal)), await difference(signal, DIFFERS[kind]), ...nodes, kind === "quorum" && voters(signal)],
     };
   };
 }
@@ -167,6 +167,18 @@ async function accessForm(params, signal) {
   return [form, h("p", { class: answer.allowed ? "sheet empty" : "error" }, word(answer.allowed ? "allowed" : "denied", answer.allowed ? "state-active" : "state-fenced"), ` ${answer.sentence}.`),
     answer.entries.length > 0 && sheet("entries that decide", ["entry", "principal", "permission", "operation", "resource", "pattern", "host"],
       answer.entries.map((each) => [h("a", { href: entityLink(each.path) }, each.path), each.principal, each.permissionType, each.operation, `${each.resourceType.toLowerCase()}/${each.resourceName}`, each.patternType, each.host]), "")];
+}
+
+/** Which voters answer now, asked of the running cluster: whatever the moment of the handle. */
+function voters(signal) {
+  const shown = (answer) => {
+    if (answer.hint) return h("p", { class: "empty sheet" }, answer.hint);
+    const said = (each) => (each.silentSinceMs === null ? each.said : `does not answer since ${timeText(each.silentSinceMs)}`);
+    return sheet("asked just now; the leader knows where the others' logs end", ["controller", "answer", "log end", "behind"], answer.rows.map((each) => [
+      h("a", { href: entityLink(`controller/${each.controller}`) }, String(each.controller)), word(said(each), each.answers ? "state-active" : "state-fenced"),
+      valueText(each.endOffset), valueText(each.behind)]), "The leader names no voter.");
+  };
+  return section("The voters now", "voters", {}, signal, shown);
 }
 
 /** Groups and their lag, asked of the running cluster now: whatever the moment of the handle. */
@@ -193,10 +205,11 @@ export async function entity(params, signal) {
   const isTopic = kind === "topic" && answer.path.split("/").length === 2;
   const own = answer.entities.filter((each) => !isTopic || !each.path.startsWith(`${answer.path}/`));
   const nodes = [h("h1", {}, answer.path), momentLine(answer)];
-  if (!answer.exists) nodes.push(h("p", { class: "empty sheet" }, `${answer.path} does not exist at this moment${answer.hint}. Its history below shows when it did.`));
+  if (!answer.exists) nodes.push(h("p", { class: "empty sheet" }, `${answer.path} does not exist at this moment${answer.hint}. Its history below shows when it did, if ever.`));
   nodes.push(await difference(signal, path));
-  const [why, past] = story(answer.path, params, signal, isTopic);
-  nodes.push(h("div", { class: "columns" }, h("section", {}, isTopic && answer.exists && heat(answer), h("h2", {}, "State"), own.map(fields)), why));
+  const [why, past] = story(answer.path, params, signal, isTopic && answer.exists);
+  const state = answer.exists && h("section", {}, isTopic && heat(answer), h("h2", {}, "State"), own.map(fields));
+  nodes.push(state ? h("div", { class: "columns" }, state, why) : why);
   nodes.push(past, h("p", {}, h("a", { href: link("events", { entity: answer.path, severity: "info", ...moments() }) }, "events about it"), " · ",
     h("a", { href: link("records", { entity: answer.path, ...moments() }) }, "records about it")));
   return { title: answer.path, command: answer.command, moment: answer, nodes };
@@ -234,19 +247,22 @@ function heat(answer) {
       h("tbody", {}, rows.map((each) => h("tr", {}, h("th", { scope: "row" }, h("a", { href: entityLink(each.path) }, each.path.split("/").at(-1)), each.fields.leader === -1 && word(" no leader", "critical")), brokers.map((broker) => cell(each.fields, broker))))))));
 }
 
-/** Why the entity is as it is, and its states over time: sections that are there at once, and filled when the log was read. */
+/** A section that is there at once, and filled when its view is answered. */
+function section(title, view, query, signal, shown, waiting = "Asking the cluster…") {
+  const made = h("section", { "aria-busy": "true" }, h("h2", {}, title), h("p", { class: "empty sheet" }, waiting));
+  made.filled = ask(view, query, signal).then(shown, (error) => (error.name === "AbortError" ? null : h("p", { class: "empty sheet" }, error.message))).then((nodes) => {
+    if (nodes === null) return;
+    made.replaceChildren(h("h2", {}, title), ...[nodes].flat(Infinity).filter(Boolean));
+    made.removeAttribute("aria-busy");
+  });
+  return made;
+}
+
+/** Why the entity is as it is, and its states over time. */
 function story(path, params, signal, isOnDemand) {
-  const section = (title, view, more, shown) => {
-    const made = h("section", { "aria-busy": "true" }, h("h2", {}, title), h("p", { class: "empty sheet" }, "Reading the log…"));
-    made.filled = ask(view, { target: path, at: params.at, ...more }, signal).then(shown, (error) => (error.name === "AbortError" ? null : h("p", { class: "empty sheet" }, error.message))).then((nodes) => {
-      if (nodes === null) return;
-      made.replaceChildren(h("h2", {}, title), ...[nodes].flat(Infinity).filter(Boolean));
-      made.removeAttribute("aria-busy");
-    });
-    return made;
-  };
-  const why = () => section("Why", "why", { last: 20 }, chain);
-  const past = section("History", "history", {}, spans);
+  const about = (title, view, more, shown) => section(title, view, { target: path, at: params.at, ...more }, signal, shown, "Reading the log…");
+  const why = () => about("Why", "why", { last: 20 }, chain);
+  const past = about("History", "history", {}, spans);
   if (!isOnDemand || opened.has(path)) return [why(), past];
   // A topic's chain has the records of all its partitions; of a large log, that is read only when it is wanted.
   const offer = h("section", {}, h("h2", {}, "Why"), h("p", {}, "A partition's page says why it is as it is. ",
@@ -400,7 +416,7 @@ export async function find(params, signal) {
   const form = h("form", { class: "bar" }, box, h("button", {}, "Find the first moment where it is false"));
   form.addEventListener("submit", (event) => { event.preventDefault(); change({ predicate: box.value }); });
   const nodes = [h("h1", {}, "Find a moment"), h("p", {}, "Write a condition in the language of metaquorum log bisect; the answer is the first record after which it is false."), form,
-    h("p", {}, "For example ", EXAMPLES.map((each) => [h("a", { href: link("find", { ...moments(), predicate: each }) }, h("code", {}, each)), " "]))];
+    h("p", {}, "For example:"), h("ul", {}, EXAMPLES.map((each) => h("li", {}, h("a", { href: link("find", { ...moments(), predicate: each }) }, h("code", {}, each)))))];
   let command = "";
   if (params.predicate) {
     try {
@@ -421,7 +437,7 @@ function result(answer) {
   if (!answer.turnedFalse) return h("p", { class: "error" }, `It never turns false up to offset ${answer.endOffset}.`);
   return h("section", {}, h("p", { class: "error" }, `It turned false at `, recordLink(answer.offset), ` (${timeText(answer.createTime)}). `,
     h("button", { type: "button", onclick: () => go(link("overview", { at: `${answer.offset}+` })) }, "Go to this moment")),
-  h("h2", {}, "What its batch changed"), changesTable(answer.changes.slice(0, 50)));
+  h("h2", {}, "What its batch changed"), changesTable(answer.changes.slice(0, 50), true));
 }
 
 export async function search(params, signal) {

@@ -213,11 +213,11 @@ class ActiveController:
         state, outcome = self._state, outcome_of(key, result)
         if not isinstance(result.response, AssignReplicasToDirsResponse):
             return outcome
-        known, first = state.sessions.recreated, None
+        recreated, first = state.sessions.recreated, None
         changed: dict[tuple[bytes, int, int], bytes | None] = {}
         for assigned in result.response.results:
             replica = (assigned.topic_id, assigned.partition, broker_id)
-            directory_before = changed.get(replica, known.get(replica))
+            directory_before = changed.get(replica, recreated.get(replica))
             if assigned.error is not ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
                 if directory_before is not None:
                     changed[replica] = None

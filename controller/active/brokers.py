@@ -188,11 +188,11 @@ def _dead_directories(
     if not request.offline_directories or image.features.metadata_version < LEVEL_DIRECTORIES:
         return None, False
     registered = frozenset(image.brokers[broker_id].directories)
-    known = state.sessions.failing.get(broker_id, frozenset[bytes]())
+    failing = state.sessions.failing.get(broker_id, frozenset[bytes]())
     dead = registered & frozenset(request.offline_directories)
-    if not dead or dead | known == registered:
+    if not dead or dead | failing == registered:
         return None, bool(dead)
-    if dead <= known:
+    if dead <= failing:
         return None, False
     work = state.work.get((FailDirectories, broker_id))
     if isinstance(work, FailDirectories) and work.epoch == epoch:
@@ -363,18 +363,18 @@ def _registered(
 ) -> Outcome:
     """The lease begins, or starts over. A broker that was considered stopping no longer is: it may lead
     leaderless partitions, and the next time that it leaves, its moves are waited for again."""
-    known = state.image.brokers.get(broker_id)
-    if known is None or known.epoch != epoch:
+    registration = state.image.brokers.get(broker_id)
+    if registration is None or registration.epoch != epoch:
         fresh = state.sessions.fresh(epoch, arrived.arrived_ms)
         return replace(outcome_of(arrived.key, result), sessions=((broker_id, None), (broker_id, fresh)))
     session = state.sessions.touched(broker_id, epoch, arrived.arrived_ms)
-    stays = known.in_controlled_shutdown
+    stays = registration.in_controlled_shutdown
     if stays:
         session = replace(session, moves_end_offset=None)
     return Outcome(
         batch=batch_of(result.records),
         sessions=((broker_id, session),),
-        work=state.new_work(ElectLeaders(broker_id=broker_id)) if stays and not known.fenced else (),
+        work=state.new_work(ElectLeaders(broker_id=broker_id)) if stays and not registration.fenced else (),
         answers=(answer_of(arrived.key, result),),
     )
 
@@ -399,12 +399,12 @@ def _park(
     state: ActiveState, arrived: RequestArrived, broker_id: int, now_ms: int, *, unclean: bool
 ) -> Outcome:
     """A restarted broker: the earlier incarnation fails first, then the new one starts (S1.14-S1.16)."""
-    known = state.image.brokers.get(broker_id)
+    registration = state.image.brokers.get(broker_id)
     work = state.work.get((RemoveBroker, broker_id))
     if not isinstance(work, RemoveBroker):
-        if known is None:
+        if registration is None:
             raise ValueError(f"broker {broker_id} is not registered: there is nothing to fence first")
-        work = state.removal(broker_id, known.epoch)
+        work = state.removal(broker_id, registration.epoch)
     if len(work.parked) >= PARKED_PER_BROKER_MAX:
         return refused(arrived.key, busy("a registration of this broker is already waiting"))
     parked = replace(work, parked=(*work.parked, arrived), unclean=work.unclean or unclean)
@@ -416,12 +416,12 @@ def decide_unregister_broker(
 ) -> Outcome:
     """An operator removes a broker that is gone: first from its partitions, then its registration."""
     broker_id = request.broker_id
-    known = state.image.brokers.get(broker_id)
-    if known is None:
+    registration = state.image.brokers.get(broker_id)
+    if registration is None:
         text = f"broker {broker_id} is not registered: list the registered brokers"
         error = ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
         return outcome_of(arrived.key, ControllerResult(response=error, depends_on_broker=broker_id))
-    work = state.removal(broker_id, known.epoch)
+    work = state.removal(broker_id, registration.epoch)
     if len(work.unregister_keys) >= PARKED_PER_BROKER_MAX:
         return refused(arrived.key, busy("this broker is already being unregistered"))
     keys = (*work.unregister_keys, arrived.key)

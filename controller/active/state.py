@@ -212,11 +212,11 @@ class ActiveState:
                 sessions.forget(broker_id)
             else:
                 sessions.put(broker_id, session)
-        for place, directory_id in outcome.recreated:
+        for replica, directory_id in outcome.recreated:
             if directory_id is None:
-                sessions.recreated.pop(place, None)
+                sessions.recreated.pop(replica, None)
             else:
-                sessions.recreated[place] = directory_id
+                sessions.recreated[replica] = directory_id
 
     def _take_up_work(self, work: Work, outcome: Outcome) -> None:
         sessions, key = self.sessions, key_of(work)

@@ -186,8 +186,8 @@ class Steps:
         warnings: list[str] = []
         removals: list[Work] = []
         for broker_id in due:
-            known = brokers.get(broker_id)
-            if known is None or known.fenced or broker_id in sessions.fencing:
+            registration = brokers.get(broker_id)
+            if registration is None or registration.fenced or broker_id in sessions.fencing:
                 continue
             session = sessions.get(broker_id)
             silent_ms = now_ms - session.contact_ms if session is not None else 0
@@ -195,7 +195,7 @@ class Steps:
                 f"broker {broker_id} sent no heartbeat for {silent_ms} ms and is being fenced: "
                 "look at its log, and at the network between it and the controllers"
             )
-            removals.append(self._state.removal(broker_id, known.epoch))
+            removals.append(self._state.removal(broker_id, registration.epoch))
         return Outcome(warnings=tuple(warnings), expired=tuple(due), work=tuple(removals))
 
     def _collect_broker_ids(self, now_ms: int) -> Outcome:

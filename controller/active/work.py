@@ -193,11 +193,15 @@ def _removing_slice(
 def _failing_slice(
     work: FailDirectories, image: MetadataImage, rules: Rules, at_most: int, scan: Scan | None
 ) -> Slice:
-    known = _registered(image, work.broker_id, work.epoch)
-    dead = [] if known is None else [lost for lost in known.directories if lost in work.directories]
-    if known is None or not dead:
+    registration = _registered(image, work.broker_id, work.epoch)
+    dead = (
+        []
+        if registration is None
+        else [lost for lost in registration.directories if lost in work.directories]
+    )
+    if registration is None or not dead:
         return Slice(records=(), done=True)
-    left = tuple([directory for directory in known.directories if directory not in work.directories])
+    left = tuple([directory for directory in registration.directories if directory not in work.directories])
     if not left:
         return Slice(records=(), done=True)  # re-registered meanwhile: its heartbeat fences it
     final = directories_record(work.broker_id, work.epoch, left)

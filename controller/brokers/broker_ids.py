@@ -307,7 +307,7 @@ def garbage_bindings(image: MetadataImage) -> list[ids.Binding]:
     is garbage; nor are entries of a newer release."""
     entries = ids.remembered(image)
     current = ids.current_keys(entries)
-    found = []
+    garbage = []
     for binding in ids.bindings(entries):
         broker_id = binding.broker_id
         if broker_id is None or binding.version != ids.VALUE_VERSION:
@@ -317,8 +317,8 @@ def garbage_bindings(image: MetadataImage) -> list[ids.Binding]:
             continue
         home = ids.binding_of(entries, key)
         if home is not None and home.broker_id == broker_id:
-            found.append(binding)
-    return found
+            garbage.append(binding)
+    return garbage
 
 
 def collect(image: MetadataImage, lapsed_claims: Iterable[int]) -> tuple[ConfigRecord, ...]:

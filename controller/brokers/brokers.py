@@ -69,9 +69,9 @@ def decide_registration(
     refusal = _refusal(image, request, cluster_id, session_remaining_ms, kraft_version)
     if refusal is not None:
         return refusal
-    known = image.brokers.get(broker_id)
-    amends = known is not None and known.incarnation_id == request.incarnation_id
-    epoch = known.epoch if known is not None and amends else next_offset
+    registered = image.brokers.get(broker_id)
+    amends = registered is not None and registered.incarnation_id == request.incarnation_id
+    epoch = registered.epoch if registered is not None and amends else next_offset
     says_directories = image.features.metadata_version >= LEVEL_DIRECTORIES
     record = records.BrokerRecord(
         broker_id=broker_id,
@@ -80,12 +80,12 @@ def decide_registration(
         end_points=request.endpoints,
         features=request.features,
         rack=request.rack,
-        fenced=known.fenced if known is not None and amends else True,
+        fenced=registered.fenced if registered is not None and amends else True,
         in_controlled_shutdown=False,
         log_dirs=tuple(sorted(request.directories)) if says_directories else (),
     )
     response = RegisterBrokerResponse(broker_epoch=epoch, session_timeout_ms=session_timeout_ms)
-    if known is not None and amends and says_the_same(known, record):
+    if registered is not None and amends and says_the_same(registered, record):
         return ControllerResult(response=response, depends_on_broker=broker_id)
     return ControllerResult(response=response, records=(record,))
 
@@ -200,22 +200,22 @@ def _directories_problem(image: MetadataImage, request: RegisterBrokerRequest) -
     return None
 
 
-def says_the_same(known: BrokerRegistration, record: records.BrokerRecord) -> bool:
+def says_the_same(registration: BrokerRegistration, record: records.BrokerRecord) -> bool:
     """Whether `record` would leave the registration unchanged; the image lists things by name."""
     return (
-        known.in_controlled_shutdown == record.in_controlled_shutdown
+        registration.in_controlled_shutdown == record.in_controlled_shutdown
         and sorted(
             (endpoint.name, endpoint.host, endpoint.port, endpoint.security_protocol)
-            for endpoint in known.endpoints
+            for endpoint in registration.endpoints
         )
         == sorted(
             (endpoint.name, endpoint.host, endpoint.port, endpoint.security_protocol)
             for endpoint in record.end_points
         )
-        and sorted((f.name, f.min_supported_version, f.max_supported_version) for f in known.features)
+        and sorted((f.name, f.min_supported_version, f.max_supported_version) for f in registration.features)
         == sorted((f.name, f.min_supported_version, f.max_supported_version) for f in record.features)
-        and known.rack == record.rack
-        and tuple(known.directories) == record.log_dirs
+        and registration.rack == record.rack
+        and tuple(registration.directories) == record.log_dirs
     )
 
 

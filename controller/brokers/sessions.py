@@ -178,6 +178,17 @@ class Sessions:
         """The process was paused: heartbeats may wait unread, and no broker counts as silent until then."""
         self._hold_until_ms = until_ms
 
+    def carry(self, by_ms: int) -> None:
+        """The clock was set forward by so much at once: how long brokers have been silent stays as it is."""
+        for broker_id, session in self._sessions.items():
+            since_ms = session.standing_since_ms
+            self._sessions[broker_id] = replace(
+                session,
+                contact_ms=session.contact_ms + by_ms,
+                deadline_ms=session.deadline_ms + by_ms,
+                standing_since_ms=None if since_ms is None else since_ms + by_ms,
+            )
+
     def note_arrival(self, arrived_ms: int) -> None:
         """Requests are handled in the order of arrival: everything that arrived before this one is in."""
         self._horizon_ms = max(self._horizon_ms, arrived_ms)

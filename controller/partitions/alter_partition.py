@@ -172,16 +172,16 @@ def _ineligible(isr: tuple[IsrMember, ...], partition: PartitionInfo, rules: Rul
     """Which members may not be in sync: earlier reports of a broker that is leaving or was replaced no longer
     count."""
     for member in isr:
-        known = rules.brokers.get(member.broker_id)
+        registration = rules.brokers.get(member.broker_id)
         reason = None
-        if known is None:
+        if registration is None:
             reason = "is not registered"
-        elif known.in_controlled_shutdown:
+        elif registration.in_controlled_shutdown:
             reason = "is shutting down"
-        elif known.fenced or not rules.may_lead(member.broker_id):
+        elif registration.fenced or not rules.may_lead(member.broker_id):
             reason = "is fenced"
-        elif member.broker_epoch is not None and member.broker_epoch != known.epoch:
-            reason = f"has epoch {known.epoch}, not {member.broker_epoch}: it was restarted"
+        elif member.broker_epoch is not None and member.broker_epoch != registration.epoch:
+            reason = f"has epoch {registration.epoch}, not {member.broker_epoch}: it was restarted"
         else:
             directory = partition.directory_of(member.broker_id)
             # One that is not reported is accepted: Kafka's brokers never report that of a replica which a

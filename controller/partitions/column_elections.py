@@ -141,14 +141,14 @@ def _changes(
     words = topic_words(old.topics)
     changes = []
     for shape in np.unique(shapes[changed]).tolist():
-        at = np.flatnonzero(changed & (shapes == shape))
+        rows = np.flatnonzero(changed & (shapes == shape))
         changes.append(
             ChangedPartitions(
                 ChangedRows(
-                    topics=words[old.topic[at]],
-                    indexes=old.index[at],
-                    isr=np.ascontiguousarray(isr[: shape >> 1, at].T) if shape >> 1 else None,
-                    leader=leader[at] if shape & 1 else None,
+                    topics=words[old.topic[rows]],
+                    indexes=old.index[rows],
+                    isr=np.ascontiguousarray(isr[: shape >> 1, rows].T) if shape >> 1 else None,
+                    leader=leader[rows] if shape & 1 else None,
                 )
             )
         )
@@ -175,9 +175,9 @@ def _elect(
     return leader, odd
 
 
-def _of_topics(old: _Rows, at: npt.NDArray[np.int64], ask: Callable[[bytes], int]) -> npt.NDArray[np.int64]:
-    """The result of `ask` for the topics of the rows at `at`, called once per topic."""
-    topics, place = np.unique(old.topic[at], return_inverse=True)
+def _of_topics(old: _Rows, rows: npt.NDArray[np.int64], ask: Callable[[bytes], int]) -> npt.NDArray[np.int64]:
+    """The result of `ask` for the topics of the `rows`, called once per topic."""
+    topics, place = np.unique(old.topic[rows], return_inverse=True)
     answers = np.array([ask(old.topics[topic]) for topic in topics.tolist()], dtype=np.int64)
     found: npt.NDArray[np.int64] = answers[place]
     return found

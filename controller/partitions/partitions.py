@@ -185,13 +185,13 @@ def forgetting_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: 
 
 def rows_without_preferred_leader(topics: TopicsImage) -> RowArray:
     """Rows of partitions that are not led by their first replica, including leaderless ones; ascending."""
-    found = []
-    for at, chunk in enumerate(topics.columns.chunks):
+    rows = []
+    for number, chunk in enumerate(topics.columns.chunks):
         data = chunk.data
         local = np.flatnonzero((data[TOPIC] >= 0) & (data[LEADER] != data[LISTS]))
         if local.size:
-            found.append(local.astype(np.int64) + (at << CHUNK_SHIFT))
-    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+            rows.append(local.astype(np.int64) + (number << CHUNK_SHIFT))
+    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
 
 
 def preferred_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: Scan | None = None) -> Slice:
@@ -299,21 +299,21 @@ class Scan:
     def rows(self, image: MetadataImage, at_most: int) -> tuple[RowArray, bool]:
         """Rows of whole chunks until there are more than `at_most`, or until a slice has enough chunks to
         copy, and whether all chunks were looked at."""
-        found: list[Local] = []
+        rows: list[Local] = []
         count = 0
         settled = self._settled
-        for at, chunk in enumerate(image.topics.columns.chunks):
-            if settled.get(at) is chunk:
+        for number, chunk in enumerate(image.topics.columns.chunks):
+            if settled.get(number) is chunk:
                 continue
             local = self._find(chunk)
             if not local.size:
-                settled[at] = chunk
+                settled[number] = chunk
                 continue
-            found.append(local + (at << CHUNK_SHIFT))
+            rows.append(local + (number << CHUNK_SHIFT))
             count += local.size
-            if count > at_most or len(found) == CHUNKS_PER_SLICE_MAX:
-                return np.concatenate(found), False
-        return (np.concatenate(found) if found else np.empty(0, dtype=np.int64)), True
+            if count > at_most or len(rows) == CHUNKS_PER_SLICE_MAX:
+                return np.concatenate(rows), False
+        return (np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)), True
 
     def settle(self, image: MetadataImage, rows: RowArray) -> None:
         """Nothing is due for the rows that were found in the chunks of `rows`."""

@@ -125,15 +125,15 @@ class StripedPlacer:
         while (leader := racks[led_by].unfenced.next(round_)) < 0:
             led_by = (led_by + 1) % count
         replicas = [leader]
-        at = self._first
+        rack = self._first
         while len(replicas) < replication_factor:
             # The leader's rack is passed over once: it already has its replica.
-            found = -1 if at == led_by else racks[at].next(round_)
-            if at == led_by:
+            broker_id = -1 if rack == led_by else racks[rack].next(round_)
+            if rack == led_by:
                 led_by = -1
-            if found >= 0:
-                replicas.append(found)
-            at = (at + 1) % count
+            if broker_id >= 0:
+                replicas.append(broker_id)
+            rack = (rack + 1) % count
         self._round += 1
         self._first += 1
         return tuple(replicas)

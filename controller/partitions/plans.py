@@ -41,8 +41,8 @@ def drain(current: Assignment, racks: Mapping[int, str | None], broker_id: int) 
     for name, replicas in sorted(current.items()):
         if broker_id not in replicas:
             continue
-        at = replicas.index(broker_id)
-        others = replicas[:at] + replicas[at + 1 :]
+        position = replicas.index(broker_id)
+        others = replicas[:position] + replicas[position + 1 :]
         free = [other for other in targets if other not in others]
         if not free:
             raise PlanError(
@@ -51,7 +51,7 @@ def drain(current: Assignment, racks: Mapping[int, str | None], broker_id: int) 
             )
         chosen = _least_loaded(free, others, targets, load)
         load[chosen] += 1
-        planned[name] = (*replicas[:at], chosen, *replicas[at + 1 :])
+        planned[name] = (*replicas[:position], chosen, *replicas[position + 1 :])
     return planned
 
 
@@ -103,15 +103,15 @@ def _best_move(
     for goal in sorted(load, key=lambda one: (load[one], one)):
         if load[source] - load[goal] <= 1:
             return None
-        for at in range(passed.get((source, goal), 0), len(names)):
-            name = names[at]
+        for index in range(passed.get((source, goal), 0), len(names)):
+            name = names[index]
             if name is None:
                 continue
             others = [one for one in now[name] if one != source]
             if goal in others or _crowding(goal, others, racks) > _crowding(source, others, racks):
                 continue
-            names[at] = None
-            passed[source, goal] = at + 1
+            names[index] = None
+            passed[source, goal] = index + 1
             return name, goal
         passed[source, goal] = len(names)
     return None

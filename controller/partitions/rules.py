@@ -73,12 +73,12 @@ def rules_of(
 
 
 def _remembered(ask: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    known: dict[bytes, T] = {}
+    answers: dict[bytes, T] = {}
 
     def answer(topic_id: bytes) -> T:
-        if topic_id not in known:
-            known[topic_id] = ask(topic_id)
-        return known[topic_id]
+        if topic_id not in answers:
+            answers[topic_id] = ask(topic_id)
+        return answers[topic_id]
 
     return answer
 
@@ -180,7 +180,7 @@ def no_longer_eligible(image: MetadataImage, records: Sequence[Record]) -> list[
         ReplayState(image), base_offset=at.offset, epoch=at.epoch, timestamp_ms=0, records=records
     ).newest
     wanted: dict[bytes, int] = {}
-    found = []
+    forgotten = []
     for row, fields in image.topics.columns.rare.items_sorted():
         if not fields.elr:
             continue
@@ -188,5 +188,5 @@ def no_longer_eligible(image: MetadataImage, records: Sequence[Record]) -> list[
         if partition.topic_id not in wanted:
             wanted[partition.topic_id] = min_isr(after, partition.topic_id)
         if len(partition.isr) >= wanted[partition.topic_id]:
-            found.append(forget_eligible(partition))
-    return found
+            forgotten.append(forget_eligible(partition))
+    return forgotten

@@ -455,7 +455,7 @@ def new_partitions(
     if any(len(replicas) != width for replicas in lists):
         return None
     replicas = np.array(lists, dtype=np.int32)
-    brokers, place = np.unique(replicas, return_inverse=True)
+    brokers, positions = np.unique(replicas, return_inverse=True)
     held = brokers.tolist()
     if not active.issuperset(held):
         return None
@@ -465,7 +465,7 @@ def new_partitions(
             topic=topic_words([topic_id])[0],
             indexes=np.arange(first_index, first_index + len(lists), dtype=np.int32),
             replicas=replicas,
-            directories=words[place.reshape(replicas.shape)] if names_directories else None,
+            directories=words[positions.reshape(replicas.shape)] if names_directories else None,
         )
     )
 
@@ -543,10 +543,10 @@ class Mutations:
     def take(self, mutator: Mutator, partitions: int, now_ms: int) -> None:
         """The tokens taken from an allowance are used up."""
         allowance = self.allowance(mutator, now_ms)
-        found = quota_of(self._image(), MUTATIONS, mutator.user, mutator.client_id)
-        if found is None:
+        quota = quota_of(self._image(), MUTATIONS, mutator.user, mutator.client_id)
+        if quota is None:
             return
-        self._buckets[found[1]] = _Bucket(allowance.tokens - partitions, now_ms)
-        self._buckets.move_to_end(found[1])
+        self._buckets[quota[1]] = _Bucket(allowance.tokens - partitions, now_ms)
+        self._buckets.move_to_end(quota[1])
         if len(self._buckets) > KEPT_BUCKETS:
             self._buckets.popitem(last=False)

@@ -138,8 +138,8 @@ def _sealed(header: codec.RequestHeader, answer: Any, tags: Tags) -> EnvelopeRes
 def _address(packed: Any) -> str | None:
     """The text of an IP address as a client's connection has it; None if the bytes are none."""
     try:
-        found = ipaddress.ip_address(bytes(packed))
+        address = ipaddress.ip_address(bytes(packed))
     except ValueError:
         return None
-    mapped = getattr(found, "ipv4_mapped", None)
-    return str(found if mapped is None else mapped)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(address if mapped is None else mapped)

@@ -113,16 +113,16 @@ class Joining:
 
     async def _ask(self) -> None:
         """Sends one change, or logs why it has to wait."""
-        node_id, quorum, found = self._raft.node_id, None, []
+        node_id, quorum, statuses = self._raft.node_id, None, []
         entry = self._joiner.entry
         if entry is not None:
             quorum = await self._client.describe_quorum()
             by_grpc = [each for each in entry.endpoints if each.name.upper().startswith(GRPC_LISTENER)]
             addresses = [(each.host, each.port) for each in by_grpc]
             answers = await describe_nodes(addresses, timeout_ms=PROBE_TIMEOUT_MS, tls=self._tls)
-            found = [answer.report.status for answer in answers if answer.report is not None]
+            statuses = [answer.report.status for answer in answers if answer.report is not None]
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        match self._joiner.wanted(now_ms, quorum, found):
+        match self._joiner.wanted(now_ms, quorum, statuses):
             case str() as problem:
                 self._say(problem)
             case RemoveRaftVoterRequest() as removal:

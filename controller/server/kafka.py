@@ -33,7 +33,7 @@ from metaquorum.listeners.services import Client, Offered, Services, at_once, fe
 from metaquorum.listeners.slices import sliced
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import CONTROLLERS
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.raft.core import RaftCore
 from metaquorum.rpc.message_limits import USUAL_MAX_BYTES
@@ -104,7 +104,7 @@ def log_connections(
     limits = ConnectionLimits()
 
     def connected(address: str) -> ClientConnection:
-        place = ConnectionPlace(limits, settings.listener, address)
+        place = ConnectionSlot(limits, settings.listener, address)
         return ClientConnection(settings, services, place, _counted, _counted)
 
     return connected

@@ -241,6 +241,10 @@ class ControllerRole:
         loaded = self._process.driver.snapshots_loaded
         self._lines.moved(self._node.ledger.committed.image, raft.high_watermark, snapshots_loaded=loaded)
 
+    def carry(self, by_ms: int) -> None:
+        """See `ProcessRole`."""
+        self._node.sessions.carry(by_ms)
+
     def is_serving(self) -> bool:
         """Whether it takes part in a quorum that makes progress."""
         return self._health.is_serving
@@ -421,16 +425,16 @@ def node_status(node: ControllerNode) -> NodeStatus:
     )
 
 
-def _broker(node: ControllerNode, broker_id: int, known: BrokerRegistration) -> BrokerControlStatus:
+def _broker(node: ControllerNode, broker_id: int, registration: BrokerRegistration) -> BrokerControlStatus:
     sessions = node.sessions
     session = sessions.get(broker_id)
     leads = node.active is not None
     return BrokerControlStatus(
         broker_id=broker_id,
-        epoch=known.epoch,
+        epoch=registration.epoch,
         state=state_of(node, broker_id),
-        rack=known.rack,
-        listeners=tuple([listener_text(each.name, each.host, each.port) for each in known.endpoints]),
+        rack=registration.rack,
+        listeners=tuple([listener_text(each.name, each.host, each.port) for each in registration.endpoints]),
         lease_remaining_ms=sessions.remaining_ms(broker_id, node.now_ms) if leads else None,
         applied_offset=session.applied_offset if leads and session is not None else None,
     )

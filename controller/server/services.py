@@ -248,14 +248,14 @@ def _listing_of(image: MetadataImage, offset: int) -> codec.BrokerIdListing:
         bindings=tuple(
             [
                 codec.BindingView(
-                    key=each.key,
-                    broker_id=each.broker_id,
-                    version=each.version,
-                    state=_state(image, each.broker_id),
-                    current=each.broker_id is not None and current.get(each.broker_id) == each.key,
-                    garbage=each.key in garbage,
+                    key=binding.key,
+                    broker_id=binding.broker_id,
+                    version=binding.version,
+                    state=_state(image, binding.broker_id),
+                    current=binding.broker_id is not None and current.get(binding.broker_id) == binding.key,
+                    garbage=binding.key in garbage,
                 )
-                for each in ids.bindings(entries)
+                for binding in ids.bindings(entries)
             ]
         ),
         missing_ids=tuple(missing_ids(image)),

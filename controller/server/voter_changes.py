@@ -69,12 +69,12 @@ class VoterChanges:
         """Done when it is committed, or why it is not. Only the leader of the quorum changes voters; any
         other node answers NOT_CONTROLLER with the leader's id."""
         if isinstance(request, AddRaftVoterRequest):
-            found = self._why_not_here(request) or await self._probe(request)
-            if isinstance(found, ApiError):
-                return found
+            addition = self._why_not_here(request) or await self._probe(request)
+            if isinstance(addition, ApiError):
+                return addition
             if request.validate_only:
-                return _too_old(found.voter, self._raft.kraft_version) or Done()
-            request = found
+                return _too_old(addition.voter, self._raft.kraft_version) or Done()
+            request = addition
         return await ask(self._requests, request, Done)
 
     async def upgrade(self, request: UpdateFeaturesRequest) -> SettingsResponse | ApiError:
@@ -83,11 +83,11 @@ class VoterChanges:
         image = await ask(self._requests, ReadImageRequest(linearizable=False), ReadImageResponse)
         if isinstance(image, ApiError):
             return image
-        found = upgrade_request(update.level, image.image, self._raft)
-        answer: Done | ApiError = found if isinstance(found, ApiError) else Done()
+        upgrade = upgrade_request(update.level, image.image, self._raft)
+        answer: Done | ApiError = upgrade if isinstance(upgrade, ApiError) else Done()
         is_upgrade = update.level > self._raft.kraft_version
-        if isinstance(found, UpgradeKRaftVersionRequest) and not (request.validate_only and is_upgrade):
-            answer = await ask(self._requests, found, Done)
+        if isinstance(upgrade, UpgradeKRaftVersionRequest) and not (request.validate_only and is_upgrade):
+            answer = await ask(self._requests, upgrade, Done)
         if isinstance(answer, ApiError):
             if answer.code is not ErrorCode.INVALID_UPDATE_VERSION:
                 return answer
@@ -136,14 +136,14 @@ def no_answer(voter: Voter, address: tuple[str, int], problem: object) -> ApiErr
 
 def _too_old(voter: Voter, kraft_version: int) -> ApiError | None:
     """Why the node does not support the quorum's level."""
-    found = voter.kraft_version_feature
-    if found.min_supported_version <= kraft_version <= found.max_supported_version:
+    supported = voter.kraft_version_feature
+    if supported.min_supported_version <= kraft_version <= supported.max_supported_version:
         return None
     return ApiError(
         ErrorCode.INVALID_REQUEST,
-        f"node {voter.voter_id} supports kraft.version {found.min_supported_version} to"
-        f" {found.max_supported_version} and this quorum is at {kraft_version}: install a release there that"
-        " supports it",
+        f"node {voter.voter_id} supports kraft.version {supported.min_supported_version} to"
+        f" {supported.max_supported_version} and this quorum is at {kraft_version}: install a release there"
+        " that supports it",
     )
 
 

@@ -208,7 +208,7 @@ def decide_create_acls(
     image: MetadataImage, request: CreateAclsRequest, config: ControllerConfig, *, new_id: Callable[[], bytes]
 ) -> ControllerResult:
     """An entry that exists, or that the request names twice, is written once."""
-    known = set(image.acls.values_unordered())
+    present = set(image.acls.values_unordered())
     records: list[Record] = []
     results: list[SettingResult] = []
     for acl in request.acls:
@@ -219,8 +219,8 @@ def decide_create_acls(
             )
             continue
         results.append(SettingResult(subject=acl.principal))
-        if acl not in known:
-            known.add(acl)
+        if acl not in present:
+            present.add(acl)
             records.append(_acl_record(_unused(image, new_id), acl))
     if len(records) > config.records_per_request_max:
         text = _too_many(config.records_per_request_max)

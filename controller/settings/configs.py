@@ -115,7 +115,7 @@ def _decide_resource(
         return refusal
     before = image.configs.get(resource) or {}
     after = dict(before)
-    found: list[Record] = []
+    altered: list[Record] = []
     ops = (*change.ops, *_rest_deleted(change, before))
     for op in ops:
         value = _value_after(resource, op, before.get(op.name))
@@ -126,7 +126,7 @@ def _decide_resource(
             return ErrorCode.INVALID_CONFIG, problem
         # Brokers get the same value again: a key store may have changed in place (KAFKA-14136).
         if value != before.get(op.name) or resource.resource_type == BROKER_RESOURCE:
-            found.append(
+            altered.append(
                 ConfigRecord(
                     resource_type=resource.resource_type,
                     resource_name=resource.name,
@@ -144,7 +144,7 @@ def _decide_resource(
         # Kafka uses another code for brokers and client metrics.
         is_other = resource.resource_type in (BROKER_RESOURCE, CLIENT_METRICS_RESOURCE)
         return ErrorCode.INVALID_REQUEST if is_other else ErrorCode.INVALID_CONFIG, str(error)
-    records += found
+    records += altered
     return None
 
 

@@ -90,16 +90,16 @@ def decide_alter_quotas(
         if problem is None and entity in seen:
             problem = f"{entity_title(entity)} is named twice in one request: name it once"
         seen.add(entity)
-        found = problem or _records(image, entity, change)
-        if isinstance(found, str):
+        outcome = problem or _records(image, entity, change)
+        if isinstance(outcome, str):
             results.append(
                 settings.SettingResult(
-                    subject=entity_title(entity), error=ErrorCode.INVALID_REQUEST, message=found
+                    subject=entity_title(entity), error=ErrorCode.INVALID_REQUEST, message=outcome
                 )
             )
             continue
         results.append(settings.SettingResult(subject=entity_title(entity)))
-        records += found
+        records += outcome
     if len(records) > config.records_per_request_max:
         text = f"the request would write more than {config.records_per_request_max} records: split it"
         refused = tuple(

@@ -11,11 +11,11 @@ _OPEN = "nothing"
 
 def checks_table() -> str:
     """The rows: the permission, and the APIs that need it."""
-    found: dict[str, list[str]] = {}
+    by_need: dict[str, list[str]] = {}
     for api, steps in CHECKS.items():
-        found.setdefault(_needs(steps), []).append(api)
+        by_need.setdefault(_needs(steps), []).append(api)
     rows = ["| needed | by |", "|---|---|"]
-    rows += [f"| {needs} | {', '.join(apis)} |" for needs, apis in found.items()]
+    rows += [f"| {needs} | {', '.join(apis)} |" for needs, apis in by_need.items()]
     return "\n".join(rows) + "\n"
 
 

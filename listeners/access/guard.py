@@ -112,8 +112,8 @@ def _handled(
         return _finished(asked, passed, refusal)
     answer = handler(request if body is request.body else request.changed(body), client)
 
-    def finish_later(found: Any) -> Any:
-        return _finished(asked.by(rights.image()), passed, found)
+    def finish_later(answered: Any) -> Any:
+        return _finished(asked.by(rights.image()), passed, answered)
 
     if type(answer) is Later:
         finish = answer.finish

@@ -361,11 +361,11 @@ class MovedReplicas(AccessStep):
         part: Any = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
         results = tuple(
             topic(
-                topic_name=each.name,
-                partitions=tuple(part(partition_index=index, error_code=code) for index in each.partitions),
+                topic_name=entry.name,
+                partitions=tuple(part(partition_index=index, error_code=code) for index in entry.partitions),
             )
             for path in body.dirs
-            for each in path.topics
+            for entry in path.topics
         )
         return StepResult(body, answer=AlterReplicaLogDirsResponse(results=results))
 
@@ -499,8 +499,8 @@ class FetchedOffsets(AccessStep):
         )
 
 
-def _denied(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else ()
+def _denied(details: Any) -> tuple[Any, ...]:
+    return details if isinstance(details, tuple) else ()
 
 
 NO_OFFSET = {"committed_offset": -1, "metadata": ""}

@@ -240,19 +240,19 @@ class Each(AccessStep):
             return StepResult(body)
         refused = {}
         schema = _of(response_type(API_BY_NAME[asked.api].key).schema, self.results)
-        for place, item in enumerate(given):
-            if place % SLICE == SLICE - 1:
+        for index, item in enumerate(given):
+            if index % SLICE == SLICE - 1:
                 yield
             code = next((code for each in self.checks if (code := each.failure(asked, body, item))), None)
             if code is not None:
-                refused[place] = yield from _refusing(schema, item, code, self.defaults)
+                refused[index] = yield from _refusing(schema, item, code, self.defaults)
         if not refused:
             return StepResult(body)
         if self.others is not None:
-            for place in range(len(given)):
-                if place not in refused:
-                    refused[place] = yield from _refusing(schema, given[place], self.others, self.defaults)
-                if place % SLICE == SLICE - 1:
+            for index in range(len(given)):
+                if index not in refused:
+                    refused[index] = yield from _refusing(schema, given[index], self.others, self.defaults)
+                if index % SLICE == SLICE - 1:
                     yield
         kept = tuple(item for place, item in enumerate(given) if place not in refused)
         answer = None if kept else response_class(asked.api)()
@@ -372,18 +372,18 @@ def _without_message(fields: Mapping[str, Any]) -> dict[str, None]:
 
 def _in_common(fields: Mapping[str, Any], item: Any) -> dict[str, Any]:
     """The fields that a result repeats from its item."""
-    found: dict[str, Any] = {}
+    in_common: dict[str, Any] = {}
     for name in _field_names(item):
         value = getattr(item, name)
         target = fields.get(_OTHER_NAMES.get(name, name)) or fields.get(name)
         if target is None or target.name in _ERRORS:
             continue
         if target.struct is None and not isinstance(value, tuple):
-            found[target.name] = value
+            in_common[target.name] = value
         elif target.struct is not None and not _has_error(target.struct) and isinstance(value, tuple):
             known = {each.name: each for each in target.struct.fields}
-            found[target.name] = tuple(target.struct.cls(**_in_common(known, each)) for each in value)
-    return found
+            in_common[target.name] = tuple(target.struct.cls(**_in_common(known, each)) for each in value)
+    return in_common
 
 
 _OTHER_NAMES = {"topic": "topic_name"}

@@ -66,13 +66,13 @@ async def alter_user_scram_credentials(
         ),
         upsertions=tuple(
             core.ScramUpsertion(
-                user=each.name,
-                mechanism=each.mechanism,
-                iterations=each.iterations,
-                salt=bytes(each.salt),
-                salted_password=bytes(each.salted_password),
+                user=upsertion.name,
+                mechanism=upsertion.mechanism,
+                iterations=upsertion.iterations,
+                salt=bytes(upsertion.salt),
+                salted_password=bytes(upsertion.salted_password),
             )
-            for each in body.upsertions
+            for upsertion in body.upsertions
         ),
     )
     changes: tuple[core.ScramDeletion | core.ScramUpsertion, ...] = (*request.deletions, *request.upsertions)

@@ -60,14 +60,14 @@ def _partition(
         # The leader has its whole log: as in Kafka, its last fetch is now.
         return tuple(
             DescribeQuorumResponse.ReplicaState(
-                replica_id=each.node_id,
+                replica_id=replica.node_id,
                 # Encoders refuse a field that the version does not have.
-                replica_directory_id=(each.directory_id or ZERO_ID) if call.version >= 2 else ZERO_ID,
-                log_end_offset=each.log_end_offset,
-                last_fetch_timestamp=_time(each, each.last_fetch_ms, quorum.leader_id, call),
-                last_caught_up_timestamp=_time(each, each.last_caught_up_ms, quorum.leader_id, call),
+                replica_directory_id=(replica.directory_id or ZERO_ID) if call.version >= 2 else ZERO_ID,
+                log_end_offset=replica.log_end_offset,
+                last_fetch_timestamp=_time(replica, replica.last_fetch_ms, quorum.leader_id, call),
+                last_caught_up_timestamp=_time(replica, replica.last_caught_up_ms, quorum.leader_id, call),
             )
-            for each in replicas
+            for replica in replicas
         )
 
     return DescribeQuorumResponse.PartitionData(

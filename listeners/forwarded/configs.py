@@ -68,12 +68,12 @@ async def alter_configs(body: AlterConfigsRequest, call: Call) -> AlterConfigsRe
 
 def _changes(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange | ApiError:
     ops = []
-    for each in resource.configs:
-        kind = _KINDS.get(each.config_operation)
+    for change in resource.configs:
+        kind = _KINDS.get(change.config_operation)
         if kind is None:
-            text = f"{each.config_operation} cannot change {each.name}"
+            text = f"{change.config_operation} cannot change {change.name}"
             return invalid(f"{text}: 0 sets, 1 deletes, 2 appends, 3 subtracts")
-        ops.append(ConfigOp(kind=kind, name=each.name, value=each.value))
+        ops.append(ConfigOp(kind=kind, name=change.name, value=change.value))
     return ConfigChange(resource=_resource(resource), ops=tuple(ops))
 
 

@@ -46,7 +46,7 @@ def describe_acls(body: DescribeAclsRequest, image: MetadataImage) -> DescribeAc
     problem = filter_problem(wanted)
     if problem is not None:
         return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
-    found = sorted(
+    matching = sorted(
         (acl for _, acl in list_acls(image, wanted)),
         key=lambda acl: (*_resource(acl), acl.principal, acl.host, acl.operation, acl.permission_type),
     )
@@ -59,7 +59,7 @@ def describe_acls(body: DescribeAclsRequest, image: MetadataImage) -> DescribeAc
                 pattern_type=pattern,
                 acls=tuple(DescribeAclsResponse.AclDescription(**in_message(acl, RIGHT)) for acl in acls),
             )
-            for (kind, name, pattern), acls in groupby(found, key=_resource)
+            for (kind, name, pattern), acls in groupby(matching, key=_resource)
         ),
     )
 
@@ -74,14 +74,14 @@ def describe_user_scram_credentials(
     """Mechanisms and iterations of these users; of all if the request names none (KIP-554)."""
     names = [each.name for each in body.users or ()]
     times = Counter(names)
-    found = {each.user: each.iterations for each in describe_users(image, tuple(times))}
+    by_user = {each.user: each.iterations for each in describe_users(image, tuple(times))}
     Result = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
     def result(name: str) -> DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult:
         if times[name] > 1:
             text = f"the request names user {name} twice: name each user once"
             return Result(user=name, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=text)
-        if name not in found:
+        if name not in by_user:
             text = f"user {name} has no SCRAM credentials: describe all users to see which have"
             return Result(user=name, error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message=text)
         return Result(
@@ -91,11 +91,13 @@ def describe_user_scram_credentials(
                 DescribeUserScramCredentialsResponse.CredentialInfo(
                     mechanism=mechanism, iterations=iterations
                 )
-                for mechanism, iterations in found[name]
+                for mechanism, iterations in by_user[name]
             ),
         )
 
-    return DescribeUserScramCredentialsResponse(error_message="", results=tuple(map(result, times or found)))
+    return DescribeUserScramCredentialsResponse(
+        error_message="", results=tuple(map(result, times or by_user))
+    )
 
 
 def describe_client_quotas(
@@ -193,28 +195,28 @@ def _configured(image: MetadataImage, kind: int) -> list[str]:
 def _filter(body: DescribeClientQuotasRequest) -> tuple[tuple[str, str | EllipsisType | None], ...]:
     """The filter in a request. Raises ApiError for components that exclude each other."""
     parts: dict[str, str | EllipsisType | None] = {}
-    for each in body.components:
-        kind = each.entity_type
+    for component in body.components:
+        kind = component.entity_type
         if not kind or kind in parts:
             text = f"{kind} is named twice: name it once" if kind else "an entity type is empty: name one"
             raise ApiError(ErrorCode.INVALID_REQUEST, text)
         if kind not in {USER, CLIENT_ID, IP}:
             text = f"{kind!r} is not an entity type: use {USER}, {CLIENT_ID} or {IP}"
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
-        parts[kind] = _match(each)
+        parts[kind] = _match(component)
     if IP in parts and len(parts) > 1:
         text = "an ip cannot be combined with a user or a client-id: request them separately"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
     return tuple(parts.items())
 
 
-def _match(each: DescribeClientQuotasRequest.ComponentData) -> str | EllipsisType | None:
-    if each.match_type not in {_EXACT, _DEFAULT, _ANY}:
-        text = f"{each.match_type} is not a match: 0 takes one name, 1 the default, 2 any name"
+def _match(component: DescribeClientQuotasRequest.ComponentData) -> str | EllipsisType | None:
+    if component.match_type not in {_EXACT, _DEFAULT, _ANY}:
+        text = f"{component.match_type} is not a match: 0 takes one name, 1 the default, 2 any name"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
-    if (each.match is None) == (each.match_type == _EXACT):
-        text = f"{each.entity_type}: match 0 needs a name, and the others take none"
+    if (component.match is None) == (component.match_type == _EXACT):
+        text = f"{component.entity_type}: match 0 needs a name, and the others take none"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
-    if each.match_type == _ANY:
+    if component.match_type == _ANY:
         return ...
-    return each.match
+    return component.match

@@ -86,13 +86,13 @@ def _endpoints(
     quorum: core.DescribeQuorumResponse, image: MetadataImage
 ) -> dict[int, NodeEndpoint | VoterEndpoint]:
     """The voters' addresses: from their registrations, otherwise from the voters record (KIP-853)."""
-    found: dict[int, NodeEndpoint | VoterEndpoint] = {}
+    endpoints_of: dict[int, NodeEndpoint | VoterEndpoint] = {}
     for voter in quorum.voters:
         registered = image.controllers.get(voter.node_id)
         endpoints = registered.endpoints if registered is not None else voter.endpoints
         if endpoints:
-            found[voter.node_id] = endpoints[0]
-    return found
+            endpoints_of[voter.node_id] = endpoints[0]
+    return endpoints_of
 
 
 def _out_of_image(

@@ -95,12 +95,12 @@ async def alter_partition_reassignments(
         return AlterPartitionReassignmentsResponse(error_code=answer.code, error_message=answer.message)
     responses = by_name(
         (
-            each.topic,
+            result.topic,
             AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
-                partition_index=each.partition, error_code=each.error, error_message=each.message
+                partition_index=result.partition, error_code=result.error, error_message=result.message
             ),
         )
-        for each in answer.results
+        for result in answer.results
     )
     return AlterPartitionReassignmentsResponse(
         error_message=None,
@@ -123,15 +123,15 @@ async def list_partition_reassignments(
         named = [(topic.name, index) for topic in body.topics for index in topic.partition_indexes]
     moving = by_name(
         (
-            each.topic,
+            moved.topic,
             ListPartitionReassignmentsResponse.OngoingPartitionReassignment(
-                partition_index=each.partition,
-                replicas=each.replicas,
-                adding_replicas=each.adding,
-                removing_replicas=each.removing,
+                partition_index=moved.partition,
+                replicas=moved.replicas,
+                adding_replicas=moved.adding,
+                removing_replicas=moved.removing,
             ),
         )
-        for each in moves.ongoing_reassignments(read.image, named)
+        for moved in moves.ongoing_reassignments(read.image, named)
     )
     return ListPartitionReassignmentsResponse(
         error_message=None,

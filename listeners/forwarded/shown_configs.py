@@ -54,17 +54,17 @@ class ShownConfigs(msgspec.Struct, frozen=True):
     def __call__(
         self,
         asked: DescribeConfigsRequest.DescribeConfigsResource,
-        found: Iterable[ConfigEntry] | ApiError,
+        shown: Iterable[ConfigEntry] | ApiError,
     ) -> DescribeConfigsResponse.DescribeConfigsResult:
-        """The result of one resource. `found`: its entries, of which the last one with a name applies, or its
+        """The result of one resource. `shown`: its entries, of which the last one with a name applies, or its
         refusal."""
         result = DescribeConfigsResponse.DescribeConfigsResult
         kind, name = asked.resource_type, asked.resource_name
-        if isinstance(found, ApiError):
+        if isinstance(shown, ApiError):
             return result(
-                error_code=found.code, error_message=found.message, resource_type=kind, resource_name=name
+                error_code=shown.code, error_message=shown.message, resource_type=kind, resource_name=name
             )
-        entries = {each.name: each for each in found}
+        entries = {each.name: each for each in shown}
         wanted = frozenset(asked.configuration_keys or ())
         configs = (
             self._entry(kind, entry) for key, entry in sorted(entries.items()) if not wanted or key in wanted

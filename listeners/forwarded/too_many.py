@@ -46,9 +46,9 @@ async def refused_in_slices(api: Forwarded, request: Request, refuse: Callable[[
         answered = tuple([level for level in levels if level[1]])
         cut = Cut(levels=answered, values=REFUSED_AT_ONCE)
         asked = request.changed(alone)
-        found = (await in_slices(name, cut, asked, _NOBODY, lambda each, _: refuse(each.body), turn)).body
+        refusal = (await in_slices(name, cut, asked, _NOBODY, lambda each, _: refuse(each.body), turn)).body
         field = levels[0][1]
         if answer is not None:
-            found = replace(found, **{field: (*getattr(answer, field), *getattr(found, field))})
-        answer = found
+            refusal = replace(refusal, **{field: (*getattr(answer, field), *getattr(refusal, field))})
+        answer = refusal
     return answer

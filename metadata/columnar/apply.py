@@ -7,7 +7,6 @@ a partition twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -88,6 +87,7 @@ class Engine(Protocol):
     """What the column path requires of `metadata.replay.Replayer`."""
 
     builder: ImageBuilder
+    keeps_changes: bool
 
     def apply(self, record: object, offset: int, epoch: int, timestamp_ms: int) -> None: ...
 
@@ -140,6 +140,11 @@ class _OneByOne:
         self._engine = engine
         self._frames = frames
         self._header = header
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether partition changes in their usual forms are stored, not only checked."""
+        return self._engine.keeps_changes
 
     def __call__(self, records: Places) -> None:
         engine, frames, header = self._engine, self._frames, self._header
@@ -351,12 +356,13 @@ class Versions(NamedTuple):
         return Chunk(block, self.replica_width, self.isr_width)
 
 
-def apply_changes(
-    builder: ImageBuilder, frames: Frames, records: Places, one_by_one: Callable[[Places], None]
-) -> bool:
+def apply_changes(builder: ImageBuilder, frames: Frames, records: Places, one_by_one: _OneByOne) -> bool:
     """Applies a segment of changes; False, with nothing applied, if it is unusual."""
     is_change = frames.keys[records] == API_KEY
     groups, odd = decode_changes(frames, records[is_change])
+    if not one_by_one.keeps_changes and all(_fits(builder, group) for group in groups):
+        one_by_one(np.sort(np.concatenate([records[~is_change], odd])))
+        return True
     versions = merged(builder, groups)
     odd_rows = _odd_rows(builder, frames, odd)
     if versions is None or odd_rows is None or (len(odd_rows) and np.isin(odd_rows, versions.rows).any()):
@@ -370,6 +376,18 @@ def versions_of(builder: ImageBuilder, frames: Frames, records: Places) -> Versi
     """What changes with these ascending numbers would do; None if one is unusual."""
     groups, odd = decode_changes(frames, records)
     return None if len(odd) else merged(builder, groups)
+
+
+def _fits(builder: ImageBuilder, group: ChangeRows) -> bool:
+    """Whether replay accepts changes of one shape. What they set decides about no later record: neither their
+    leader, ISR and recovery state, nor as many directories as there are replicas."""
+    rows = rows_of(builder, group.topics, group.indexes)
+    if rows is None or group.directories is None:
+        return rows is not None
+    chunks, count = builder.topics.columns.chunks, group.directories.shape[1]
+    return all(
+        bool((chunks[at].data[N_REPLICAS, local] == count).all()) for at, _, local in split_by_chunk(rows)
+    )
 
 
 def rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) -> RowArray | None:
@@ -472,28 +490,28 @@ class _Merge:
         self._each_once = bool(first.all())
         self.after: IntArray = base.copy() if self._each_once else base[:, np.cumsum(first) - 1]
 
-    def take(self, builder: ImageBuilder, group: ChangeRows, at: Places | slice) -> bool:
-        """Takes one group, whose versions are at `at`. False if the directories do not match the replicas."""
+    def take(self, builder: ImageBuilder, group: ChangeRows, versions: Places | slice) -> bool:
+        """Takes one group, which these versions hold. False if the directories do not match the replicas."""
         after, width, named = self.after, self._width, self._is_named
         if group.leader is not None:
-            named[0, at] = True
-            after[LEADER, at] = group.leader
+            named[0, versions] = True
+            after[LEADER, versions] = group.leader
         if group.isr is not None:
-            named[1, at] = True
+            named[1, versions] = True
             n_isr, start = group.isr.shape[1], LISTS + 2 * width
-            after[N_ISR, at] = n_isr
-            after[start : start + n_isr, at] = group.isr.T
-            after[start + n_isr :, at] = PADDING
+            after[N_ISR, versions] = n_isr
+            after[start : start + n_isr, versions] = group.isr.T
+            after[start + n_isr :, versions] = PADDING
         if group.recovery is not None:
-            named[2, at] = True
-            after[FLAGS, at] = after[FLAGS, at] & ~RECOVERING_FLAG | group.recovery
+            named[2, versions] = True
+            after[FLAGS, versions] = after[FLAGS, versions] & ~RECOVERING_FLAG | group.recovery
         if group.directories is not None:
-            if (after[N_REPLICAS, at] != group.directories.shape[1]).any():
+            if (after[N_REPLICAS, versions] != group.directories.shape[1]).any():
                 return False
-            named[3, at] = True
+            named[3, versions] = True
             table = builder.topics.columns.directories
             codes = table.codes_of(group.directories.reshape(-1, 2)).reshape(len(group.indexes), -1)
-            after[LISTS + width : LISTS + width + codes.shape[1], at] = codes.T
+            after[LISTS + width : LISTS + width + codes.shape[1], versions] = codes.T
         return True
 
     def finish(self) -> None:
@@ -524,17 +542,17 @@ class _Merge:
                 after[column, taken] = after[column, source[taken]]
 
 
-def store(builder: ImageBuilder, found: Versions) -> None:
+def store(builder: ImageBuilder, versions: Versions) -> None:
     """Writes the newest version of every row, each chunk once."""
-    if not len(found.rows):
+    if not len(versions.rows):
         return
     columns = builder.topics.columns
-    rows, block = found.rows, found.after
-    if not found.first.all():
+    rows, block = versions.rows, versions.after
+    if not versions.first.all():
         last = np.ones(len(rows), dtype=bool)
-        last[:-1] = found.first[1:]
+        last[:-1] = versions.first[1:]
         rows, block = rows[last], block[:, last]
-    width, isr_width = found.replica_width, found.isr_width
+    width, isr_width = versions.replica_width, versions.isr_width
     longest = block[N_ISR]
     middle = LISTS + width
     isr_start = middle + width

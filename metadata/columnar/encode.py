@@ -75,9 +75,9 @@ def encode_records(values: dict[int, bytes], rows: PartitionRowsToWrite, version
     return out.tobytes()
 
 
-def framed_value(place: int, value: bytes) -> bytes:
+def framed_value(offset_delta: int, value: bytes) -> bytes:
     """One record of a batch: a null key, no headers, the batch's timestamp."""
-    head = b"\0\0" + encode_varint(place) + b"\x01" + encode_varint(len(value))
+    head = b"\0\0" + encode_varint(offset_delta) + b"\x01" + encode_varint(len(value))
     return encode_varint(len(head) + len(value) + 1) + head + value + b"\0"
 
 
@@ -373,11 +373,11 @@ class RecordPieces(Sequence[Record]):
         return iter(self._records())
 
     @overload
-    def __getitem__(self, at: int) -> Record: ...
+    def __getitem__(self, index: int) -> Record: ...
     @overload
-    def __getitem__(self, at: slice) -> tuple[Record, ...]: ...
-    def __getitem__(self, at: int | slice) -> Record | tuple[Record, ...]:
-        return self._records()[at]
+    def __getitem__(self, index: slice) -> tuple[Record, ...]: ...
+    def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
+        return self._records()[index]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self._records() == tuple(other)

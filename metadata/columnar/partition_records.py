@@ -76,38 +76,38 @@ def frames_at(data: bytes, octets: Bytes, starts: Places, ends: Places, deltas: 
     return Frames(data, octets, values, lengths, keys, versions)
 
 
-def varint_widths(octets: Bytes, at: Places) -> Places:
+def varint_widths(octets: Bytes, positions: Places) -> Places:
     """The size in bytes of the varint at each place, for varints of up to three bytes."""
-    first = octets[at] >> 7
+    first = octets[positions] >> 7
     if not first.any():
-        return np.ones(len(at), dtype=np.int64)
-    return 1 + first.astype(np.int64) + (first & octets[at + 1] >> 7)
+        return np.ones(len(positions), dtype=np.int64)
+    return 1 + first.astype(np.int64) + (first & octets[positions + 1] >> 7)
 
 
-def lengths_at(octets: Bytes, at: Places, widths: Places) -> Places:
-    """The zigzag lengths at `at`; a negative one makes the caller's sums wrong, which it detects."""
-    raw: Any = (octets[at] & 0x7F).astype(np.int64)
+def lengths_at(octets: Bytes, positions: Places, widths: Places) -> Places:
+    """The zigzag lengths at `positions`; a negative one makes the caller's sums wrong, which it detects."""
+    raw: Any = (octets[positions] & 0x7F).astype(np.int64)
     widest = int(widths.max(initial=1))
     if widest > 1:
-        raw |= np.where(widths > 1, (octets[at + 1] & 0x7F).astype(np.int64) << 7, 0)
+        raw |= np.where(widths > 1, (octets[positions + 1] & 0x7F).astype(np.int64) << 7, 0)
     if widest > 2:
-        raw |= np.where(widths > 2, (octets[at + 2] & 0x7F).astype(np.int64) << 14, 0)
+        raw |= np.where(widths > 2, (octets[positions + 2] & 0x7F).astype(np.int64) << 14, 0)
     result: Places = (raw >> 1) ^ -(raw & 1)
     return result
 
 
-def _after_offset_deltas(octets: Bytes, at: Places, deltas: Places) -> Places | None:
+def _after_offset_deltas(octets: Bytes, positions: Places, deltas: Places) -> Places | None:
     """The places after these offset deltas; None if the bytes have others."""
     zigzag = deltas << 1
-    after = at + 1
-    if not len(at) or int(zigzag.max()) < 0x80:
-        return None if (octets[at] != zigzag).any() else after
+    after = positions + 1
+    if not len(positions) or int(zigzag.max()) < 0x80:
+        return None if (octets[positions] != zigzag).any() else after
     left = zigzag
     more = left >= 0x80
-    wrong = octets[at] != (left & 0x7F | more * 0x80)
+    wrong = octets[positions] != (left & 0x7F | more * 0x80)
     which = np.flatnonzero(more)
     while which.size:
-        left = zigzag[which] >> 7 * (after[which] - at[which])
+        left = zigzag[which] >> 7 * (after[which] - positions[which])
         more = left >= 0x80
         wrong[which] |= octets[after[which]] != (left & 0x7F | more * 0x80)
         after[which] += 1
@@ -254,13 +254,13 @@ def _shape_of(frames: Frames, record: int) -> _Shape:
     return _Shape(dtype, tuple(places), tuple(value[place] for place in places))
 
 
-def _tagged(value: bytes, at: int) -> tuple[str, tuple[Any, int] | None, list[int], int] | None:
-    """(name, position, structural bytes, next place) of the tagged field at `at`; None if odd."""
-    if at + 2 >= len(value):
+def _tagged(value: bytes, position: int) -> tuple[str, tuple[Any, int] | None, list[int], int] | None:
+    """(name, position, structural bytes, next place) of the tagged field at `position`; None if odd."""
+    if position + 2 >= len(value):
         return None
-    tag, size = value[at], value[at + 1]
-    body, after = at + 2, at + 2 + size
-    structure = [at, at + 1]
+    tag, size = value[position], value[position + 1]
+    body, after = position + 2, position + 2 + size
+    structure = [position, position + 1]
     if size & 0x80 or after > len(value):
         return None
     count = value[body] - 1  # bounded by the size, which is one byte

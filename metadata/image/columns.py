@@ -166,8 +166,8 @@ def split_by_chunk(
     ]
 
 
-def _joined(found: list[npt.NDArray[np.int64]]) -> RowArray:
-    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+def _joined(rows: list[npt.NDArray[np.int64]]) -> RowArray:
+    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
 
 
 class ColumnsBuilder:
@@ -230,23 +230,23 @@ class ColumnsBuilder:
             self.chunks = list(self.chunks)
             self._frozen = None
 
-    def own(self, at: int) -> Chunk:
-        """The chunk with number `at`, writable."""
-        if at in self.owned:
-            return self.chunks[at]
+    def own(self, number: int) -> Chunk:
+        """The chunk with number `number`, writable."""
+        if number in self.owned:
+            return self.chunks[number]
         self._thaw()
-        chunk = self.chunks[at] = self.chunks[at].copy()
-        self.owned.add(at)
+        chunk = self.chunks[number] = self.chunks[number].copy()
+        self.owned.add(number)
         return chunk
 
-    def own_wide(self, at: int, n_replicas: int, n_isr: int) -> Chunk:
-        """The chunk with number `at`, writable and wide enough for lists of the given lengths."""
-        chunk = self.chunks[at]
+    def own_wide(self, number: int, n_replicas: int, n_isr: int) -> Chunk:
+        """The chunk with number `number`, writable and wide enough for lists of the given lengths."""
+        chunk = self.chunks[number]
         if n_replicas <= chunk.replica_width and n_isr <= chunk.isr_width:
-            return self.own(at)
+            return self.own(number)
         self._thaw()
-        chunk = self.chunks[at] = chunk.widened(n_replicas, n_isr)
-        self.owned.add(at)
+        chunk = self.chunks[number] = chunk.widened(n_replicas, n_isr)
+        self.owned.add(number)
         return chunk
 
     def allocate(self, count: int, n_replicas: int, n_isr: int) -> int:

@@ -161,11 +161,11 @@ NOT_FOUND = hashlib.sha256(b"a replica that was not found").digest()[:UUID_BYTES
 data comes back, it is `damaged_in` the directory that has it, and then there."""
 
 
-def is_mark(registration: BrokerRegistration | None, place: bytes) -> bool:
-    """Whether `place` is one of these ids, derived from a directory that the broker has registered."""
-    if registration is None or place in registration.directories:
+def is_mark(registration: BrokerRegistration | None, directory_id: bytes) -> bool:
+    """Whether `directory_id` is one of these ids, derived from a directory that the broker has registered."""
+    if registration is None or directory_id in registration.directories:
         return False
-    return any(place in (damaged_in(each), given_up_in(each)) for each in registration.directories)
+    return any(directory_id in (damaged_in(each), given_up_in(each)) for each in registration.directories)
 
 
 @lru_cache(maxsize=4096)

@@ -152,12 +152,12 @@ class MapBuilder(Generic[K, V]):
             del self._edit(key)[key]
             self._count -= 1
 
-    def _divide(self, shard: dict[K, V], place: int) -> None:
-        """Gives each place of a shard its own shard; the places share some of the low bits of `place`."""
+    def _divide(self, shard: dict[K, V], number: int) -> None:
+        """Gives each place of a shard its own shard; the places share some of the low bits of `number`."""
         step = self._mask + 1
-        while step > FIRST_SHARD_COUNT and self._shards[place ^ (step >> 1)] is shard:
+        while step > FIRST_SHARD_COUNT and self._shards[number ^ (step >> 1)] is shard:
             step >>= 1
-        places = range(place & (step - 1), self._mask + 1, step)
+        places = range(number & (step - 1), self._mask + 1, step)
         for each in places:
             self._shards[each] = {}
         self._owned.update(places)

@@ -242,6 +242,8 @@ def rows_of(cls: type, *roles: str, prefix: str = "") -> Callable[..., Key]:
 
     def row(name: str, text: str, *, field: str = "", times: int = 1, **more: Any) -> Key:
         field = field or name.removeprefix(prefix).replace(".", "_")
+        if field not in defaults:
+            raise TypeError(f"{name}: {cls.__module__}.{cls.__name__} needs a field {field} with a default")
         default = defaults[field]
         more = {"fills": (cls, field), "times": times, "roles": roles or BOTH, **more}
         match default:

@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from metaquorum.clock import Clock
 from metaquorum.metadata.text.addresses import address_text, plain_host
 from metaquorum.network.acceptor import Acceptor
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.observability.metrics import catalogue as names
 from metaquorum.observability.metrics.families import Family, Source, one
@@ -90,7 +90,7 @@ class MetricsEndpoint:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _serve(self, client: socket.socket, peer: str, place: ConnectionPlace) -> None:
+    async def _serve(self, client: socket.socket, peer: str, slot: ConnectionSlot) -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=HEADER_BYTES_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -103,7 +103,7 @@ class MetricsEndpoint:
             )
         except (OSError, asyncio.CancelledError):
             client.close()
-            place.leave()
+            slot.leave()
             return
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         if task is not None:
@@ -111,13 +111,13 @@ class MetricsEndpoint:
         try:
             async with asyncio.timeout(None) as limit:
                 answer = partial(self._answer, _caller(writer))
-                await _Connection(reader, writer, limit, answer, place).serve()
+                await _Connection(reader, writer, limit, answer, slot).serve()
         except (TimeoutError, OSError):
             pass  # idle for too long, or the caller disconnected
         finally:
             if task is not None:
                 self._connections.discard(task)
-            place.leave()
+            slot.leave()
             writer.close()
 
     async def _answer(self, caller: Scraper, method: bytes, target: bytes) -> tuple[int, bytes, str]:
@@ -150,9 +150,9 @@ class _Connection:
         writer: asyncio.StreamWriter,
         limit: asyncio.Timeout,
         answer: Callable[[bytes, bytes], Awaitable[tuple[int, bytes, str]]],
-        place: ConnectionPlace,
+        slot: ConnectionSlot,
     ) -> None:
-        self._place = place
+        self._slot = slot
         self._reader = reader
         self._writer = writer
         self._limit = limit
@@ -163,7 +163,7 @@ class _Connection:
         """Serves until the caller closes the connection or sends a malformed request."""
         try:
             while (request := await self._request()) is not None:
-                self._place.known()
+                self._slot.known()
                 status, body, content_type = await self._answer(request.method, request.target)
                 await self._send(status, body, content_type, head=request.method == b"HEAD")
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:

@@ -77,14 +77,14 @@ def _within(piece: Piece, selection: Selection) -> Selection:
     )
 
 
-def damage_batches(place: LogPlace, dialect: Dialect | None) -> Iterator[pa.RecordBatch]:
+def damage_batches(location: LogPlace, dialect: Dialect | None) -> Iterator[pa.RecordBatch]:
     """The damage of one log."""
-    rows = list(log_damage(StoreDisk(), place, dialect))
+    rows = list(log_damage(StoreDisk(), location, dialect))
     count = len(rows)
     if count:
         columns = [
-            same(place.cluster, count, pa.string()),
-            same(place.node_id, count, pa.int32()),
+            same(location.cluster, count, pa.string()),
+            same(location.node_id, count, pa.int32()),
             pa.array([row.file for row in rows], pa.string()),
             pa.array([row.position for row in rows], pa.int64()),
             pa.array([row.offset for row in rows], pa.int64()),
@@ -196,14 +196,16 @@ def wide_batches(
         yield rows.take()
 
 
-def _add(rows: _Rows, found: BatchWindow | RecordBatch, selection: Selection) -> None:
+def _add(rows: _Rows, batches: BatchWindow | RecordBatch, selection: Selection) -> None:
     try:
-        if isinstance(found, BatchWindow):
-            rows.add_window(found)
+        if isinstance(batches, BatchWindow):
+            rows.add_window(batches)
         else:
-            records = decode_batch(found, tolerant=True)
-            rows.add(found, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])])
+            records = decode_batch(batches, tolerant=True)
+            rows.add(
+                batches, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])]
+            )
     except (RecordDecodeError, BatchError):
-        if isinstance(found, BatchWindow):  # one of its batches has a record that cannot be decoded
-            for batch in found.batches:
+        if isinstance(batches, BatchWindow):  # one of its batches has a record that cannot be decoded
+            for batch in batches.batches:
                 _add(rows, batch, selection)

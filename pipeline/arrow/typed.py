@@ -104,9 +104,9 @@ class _Some:
         self._values = np.zeros(count, np.int32)
         self._absent = np.ones(count, dtype=bool)
 
-    def put(self, at: Places, values: npt.NDArray[Any] | None) -> None:
+    def put(self, rows: Places, values: npt.NDArray[Any] | None) -> None:
         if values is not None:
-            self._values[at], self._absent[at] = values, False
+            self._values[rows], self._absent[rows] = values, False
 
     def column(self) -> pa.Array:
         return pa.array(self._values, mask=self._absent)
@@ -120,11 +120,11 @@ class _Lists:
         self._absent = np.ones(count, dtype=bool)
         self._parts: list[tuple[Places, npt.NDArray[Any]]] = []
 
-    def put(self, at: Places, values: npt.NDArray[Any] | None) -> None:
+    def put(self, rows: Places, values: npt.NDArray[Any] | None) -> None:
         """`values`: (rows, length), or (rows, length, words) for uuids."""
         if values is not None:
-            self._lengths[at], self._absent[at] = values.shape[1], False
-            self._parts.append((at, values))
+            self._lengths[rows], self._absent[rows] = values.shape[1], False
+            self._parts.append((rows, values))
 
     def column(self, empty: npt.NDArray[Any], made: Callable[[npt.NDArray[Any]], pa.Array]) -> pa.Array:
         """`made` builds a column of all list members; `empty` has their type."""

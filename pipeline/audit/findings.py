@@ -51,7 +51,7 @@ Rule = Callable[[ClusterFacts, AuditLimits], Iterator[AuditFinding]]
 
 
 def _finding(  # noqa: PLR0913
-    one: ClusterFacts,
+    cluster: ClusterFacts,
     severity: str,
     kind: str,
     subject: str,
@@ -66,7 +66,7 @@ def _finding(  # noqa: PLR0913
     return AuditFinding(
         severity=severity,
         kind=kind,
-        cluster=one.cluster,
+        cluster=cluster.cluster,
         subject=subject,
         time_ms=time_ms,
         end_ms=end_ms,
@@ -77,17 +77,17 @@ def _finding(  # noqa: PLR0913
     )
 
 
-def violations(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def violations(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Broken invariants and refused records, one finding per rule. A warning that has ended is info: a
     correct cluster passes through such states."""
-    for (severity, rule), row in sorted(one.violations.items()):
+    for (severity, rule), row in sorted(cluster.violations.items()):
         is_past = severity == WARNING and not row["open"]
         still = ", no longer" if is_past else f", {row['open']} ongoing" if row["open"] else ""
         text = f"{rule}: {row['found']}{still}"
         end = None if row["open"] else row["to_time"]
         place = {"time_ms": row["from_time"], "end_ms": end, "offset": row["from_offset"]}
         level = INFO if is_past else severity
-        yield _finding(one, level, "violation", row["where"], text, count=row["count"], **place)
+        yield _finding(cluster, level, "violation", row["where"], text, count=row["count"], **place)
 
 
 _DAMAGE_SEVERITY = {
@@ -99,11 +99,11 @@ _DAMAGE_SEVERITY = {
 }
 
 
-def damage(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def damage(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Bytes that could not be read or trusted, one finding per file and kind, with the
     time of the record before."""
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in one.damage:
+    for row in cluster.damage:
         grouped[row["kind"], row["file"]].append(row)
     for (kind, file), rows in sorted(grouped.items()):
         first = min(rows, key=lambda row: (row["position"] or 0, row["offset"] or 0))
@@ -111,51 +111,57 @@ def damage(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
         text = f"{kind}{where}: {first['reason']}"
         severity = _DAMAGE_SEVERITY.get(kind, ERROR)
         place = {"time_ms": first.get("time"), "end_ms": None, "offset": first["offset"]}
-        yield _finding(one, severity, "damage", file, text, count=len(rows), **place)
+        yield _finding(cluster, severity, "damage", file, text, count=len(rows), **place)
 
 
 def _incident(
-    one: ClusterFacts, severity: str, kind: str, at: Incident, text: str, *, count: int | None = None
+    cluster: ClusterFacts,
+    severity: str,
+    kind: str,
+    incident: Incident,
+    text: str,
+    *,
+    count: int | None = None,
 ) -> AuditFinding:
     return _finding(
-        one,
+        cluster,
         severity,
         kind,
-        at.subject,
+        incident.subject,
         text,
-        count=at.partitions if count is None else count,
-        seconds=at.total_ms / 1000,
-        time_ms=at.start_ms,
-        end_ms=at.until_ms,
-        offset=at.offset,
+        count=incident.partitions if count is None else count,
+        seconds=incident.total_ms / 1000,
+        time_ms=incident.start_ms,
+        end_ms=incident.until_ms,
+        offset=incident.offset,
     )
 
 
-def _longest(at: Incident) -> str:
-    worst = seconds_text(at.worst_ms / 1000)
-    return f"{_partitions(at.partitions)}, {'for' if at.partitions == 1 else 'the longest for'} {worst}"
+def _longest(incident: Incident) -> str:
+    how = "for" if incident.partitions == 1 else "the longest for"
+    return f"{_partitions(incident.partitions)}, {how} {seconds_text(incident.worst_ms / 1000)}"
 
 
-def unclean_elections(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def unclean_elections(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Elected leaders that were not in sync: acknowledged records may be lost."""
-    for at in one.unclean.incidents():
+    for at in cluster.unclean.incidents():
         many = "1 election" if at.sections == 1 else f"{at.sections} elections"
         text = f"{many} of a broker that was not in sync, in {_partitions(at.partitions)}"
-        found = _incident(one, ERROR, "unclean-election", at, text, count=at.sections)
+        found = _incident(cluster, ERROR, "unclean-election", at, text, count=at.sections)
         yield msgspec.structs.replace(found, seconds=None)
 
 
-def leaderless(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def leaderless(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Partitions without a leader, one finding per outage; an error while any of them still has none."""
-    slow = one.slow.longer_than(limits.slow_failover_ms)
-    for incident in one.leaderless.incidents():
+    slow = cluster.slow.longer_than(limits.slow_failover_ms)
+    for incident in cluster.leaderless.incidents():
         text = _longest(incident)
         late = slow.begun_within(incident.start_ms, incident.end_ms)
         if late:
             text += f"; {_replaced(late)} only after more than {_limit(limits)}"
         if incident.is_open:
             text += f"; {incident.open_partitions} at the end of the log"
-        yield _incident(one, ERROR if incident.is_open else WARNING, "leaderless", incident, text)
+        yield _incident(cluster, ERROR if incident.is_open else WARNING, "leaderless", incident, text)
 
 
 def _replaced(leaders: int) -> str:
@@ -166,17 +172,17 @@ def _limit(limits: AuditLimits) -> str:
     return seconds_text(limits.slow_failover_ms / 1000)
 
 
-def under_min_isr(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def under_min_isr(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Partitions with fewer replicas in sync than min.insync.replicas: acks=all was refused."""
-    for at in one.under_min_isr.incidents():
+    for at in cluster.under_min_isr.incidents():
         still = f"; {at.open_partitions} at the end of the log" if at.is_open else ""
-        yield _incident(one, WARNING, "under-min-isr", at, _longest(at) + still)
+        yield _incident(cluster, WARNING, "under-min-isr", at, _longest(at) + still)
 
 
-def flapping(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def flapping(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Running brokers that were fenced at least `flaps` times within the window."""
     by_broker: dict[int, list[BrokerPeriod]] = defaultdict(list)
-    for session in one.fences():
+    for session in cluster.fences():
         by_broker[session.broker].append(session)
     for broker, fences in sorted(by_broker.items()):
         for burst in bursts(fences, limits.flaps, limits.flap_window_ms, _fence_ms):
@@ -184,7 +190,7 @@ def flapping(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
             text = f"fenced {len(burst)} times within {seconds_text(span)}"
             count = len(burst)
             yield _finding(
-                one, WARNING, "flapping-broker", f"broker/{broker}", text, count=count, **_back(burst)
+                cluster, WARNING, "flapping-broker", f"broker/{broker}", text, count=count, **_back(burst)
             )
 
 
@@ -199,21 +205,21 @@ def _fence_ms(fence: BrokerPeriod) -> int:
     return fence.from_ms
 
 
-def fence_storms(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def fence_storms(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Several different brokers that were fenced within a minute, one finding per storm. A broker that was
     replaced by its next process was restarted and does not count."""
     storm: list[BrokerPeriod] = []
-    for fence in one.fences():
+    for fence in cluster.fences():
         if fence.began_by == _REGISTERED:
             continue
         if storm and fence.from_ms - storm[-1].from_ms > FENCE_STORM_WINDOW_MS:
-            yield from _storm(one, storm)
+            yield from _storm(cluster, storm)
             storm = []
         storm.append(fence)
-    yield from _storm(one, storm)
+    yield from _storm(cluster, storm)
 
 
-def _storm(one: ClusterFacts, fences: list[BrokerPeriod]) -> Iterator[AuditFinding]:
+def _storm(cluster: ClusterFacts, fences: list[BrokerPeriod]) -> Iterator[AuditFinding]:
     """A storm, if enough different brokers were fenced within one window of this run."""
     most: set[int] = set()
     for at, first in enumerate(fences):
@@ -223,14 +229,14 @@ def _storm(one: ClusterFacts, fences: list[BrokerPeriod]) -> Iterator[AuditFindi
         most = max(most, window, key=len)
     if len(most) < FENCE_STORM_BROKERS:
         return
-    racks = {one.racks.get(broker) for broker in most}
+    racks = {cluster.racks.get(broker) for broker in most}
     span = (fences[-1].from_ms - fences[0].from_ms) / 1000
     listed = ", ".join(str(broker) for broker in sorted(most)[:10]) + (" ..." if len(most) > 10 else "")
-    text = f"{len(most)} of {one.brokers} brokers within {seconds_text(span)}: {listed}"
+    text = f"{len(most)} of {cluster.brokers} brokers within {seconds_text(span)}: {listed}"
     rack = racks.pop() if len(racks) == 1 else None
     text += f" (all in rack {rack})" if rack else ""
     yield _finding(
-        one,
+        cluster,
         WARNING,
         "fence-storm",
         f"broker/{fences[0].broker}",
@@ -240,31 +246,30 @@ def _storm(one: ClusterFacts, fences: list[BrokerPeriod]) -> Iterator[AuditFindi
     )
 
 
-def slow_failovers(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def slow_failovers(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Leaders that were replaced later than the limit. Says if the outage is
     reported by `leaderless`, too."""
-    numbers = quantiles(one.durations())
-    for incident in one.slow.longer_than(limits.slow_failover_ms).incidents():
+    numbers = quantiles(cluster.durations())
+    for incident in cluster.slow.longer_than(limits.slow_failover_ms).incidents():
         text = f"{_replaced(incident.sections)} only after more than {_limit(limits)}, the last after "
         text += seconds_text(incident.worst_ms / 1000)
         if numbers is not None:
-            text += (
-                f"; the median of all {len(one.durations())} failovers is {seconds_text(numbers[0] / 1000)}"
-            )
-        yield _incident(one, WARNING, "slow-failover", incident, text)
+            median = seconds_text(numbers[0] / 1000)
+            text += f"; the median of all {len(cluster.durations())} failovers is {median}"
+        yield _incident(cluster, WARNING, "slow-failover", incident, text)
 
 
-def quorum_silent(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def quorum_silent(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Times in which the quorum wrote nothing, one finding each: it was down, and brokers may have been."""
-    for silence in one.silences:
+    for silence in cluster.silences:
         seconds = (silence.end_ms - silence.start_ms) / 1000
-        off = any(at.start_ms <= silence.start_ms and at.end_ms >= silence.end_ms for at in one.offs)
+        off = any(at.start_ms <= silence.start_ms and at.end_ms >= silence.end_ms for at in cluster.offs)
         text = f"nothing was written for {seconds_text(seconds)}, until offset {silence.offset}"
         text += (
             "; the brokers had been stopped before" if off else "; whether brokers served clients is unknown"
         )
         yield _finding(
-            one,
+            cluster,
             INFO if off else WARNING,
             "quorum-silent",
             "quorum",
@@ -276,14 +281,14 @@ def quorum_silent(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFindi
         )
 
 
-def unstable_quorum(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def unstable_quorum(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Many elections of the quorum in a short time, one finding per burst."""
-    held = [row for row in one.elections if row["from_time"] is not None]
+    held = [row for row in cluster.elections if row["from_time"] is not None]
     for burst in bursts(held, limits.elections, limits.election_window_ms, _election_ms):
         first, last = burst[0], burst[-1]
         span = seconds_text((last["from_time"] - first["from_time"]) / 1000)
         yield _finding(
-            one,
+            cluster,
             WARNING,
             "unstable-quorum",
             "quorum",
@@ -299,12 +304,12 @@ def _election_ms(row: dict[str, Any]) -> int:
     return int(row["from_time"])
 
 
-def lost_directories(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
+def lost_directories(cluster: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Log directories that went offline, one finding for those that a broker lost at once."""
     lost: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-    for row in one.directories_lost:
+    for row in cluster.directories_lost:
         # An unregistered broker has no session that starts here: its directories were not lost.
-        if any(session.from_offset == row["offset"] for session in one.sessions[row["broker_id"]]):
+        if any(session.from_offset == row["offset"] for session in cluster.sessions[row["broker_id"]]):
             lost[row["offset"], row["broker_id"]].append(row)
     for (offset, broker), rows in sorted(lost.items()):
         replicas = sum(row["replicas"] or 0 for row in rows)
@@ -313,11 +318,13 @@ def lost_directories(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFi
         text = f"lost {what} {directories}, with {replicas} replicas"
         # The directory or a new disk is back, or the broker is gone for good.
         back = (
-            at["time"] for at in one.directories_found if at["broker_id"] == broker and at["offset"] > offset
+            at["time"]
+            for at in cluster.directories_found
+            if at["broker_id"] == broker and at["offset"] > offset
         )
-        end = next(back, one.sessions[broker][-1].to_ms)
+        end = next(back, cluster.sessions[broker][-1].to_ms)
         place = {"time_ms": rows[0]["time"], "end_ms": end, "offset": offset}
-        yield _finding(one, WARNING, "lost-directory", f"broker/{broker}", text, count=len(rows), **place)
+        yield _finding(cluster, WARNING, "lost-directory", f"broker/{broker}", text, count=len(rows), **place)
 
 
 RULES: dict[str, Rule] = {
@@ -349,21 +356,21 @@ def findings(fleet: Fleet, limits: AuditLimits, kinds: frozenset[str] = frozense
     order = {kind: at for at, kind in enumerate(RULES)}
     return sorted(
         findings,
-        key=lambda at: (
-            SEVERITIES.index(at.severity),
-            order[at.kind],
-            -(at.seconds or 0),
-            -at.count,
-            at.cluster,
-            at.subject,
+        key=lambda finding: (
+            SEVERITIES.index(finding.severity),
+            order[finding.kind],
+            -(finding.seconds or 0),
+            -finding.count,
+            finding.cluster,
+            finding.subject,
         ),
     )
 
 
-def _once(found: list[AuditFinding]) -> list[AuditFinding]:
+def _once(all_findings: list[AuditFinding]) -> list[AuditFinding]:
     """Leaves out slow failovers of an outage that `leaderless` reports."""
     outages: dict[str, list[AuditFinding]] = defaultdict(list)
-    for finding in found:
+    for finding in all_findings:
         if finding.kind == "leaderless":
             outages[finding.cluster].append(finding)
 
@@ -374,7 +381,7 @@ def _once(found: list[AuditFinding]) -> list[AuditFinding]:
             for at in outages[slow.cluster]
         )
 
-    return [one for one in found if one.kind != "slow-failover" or not is_part(one)]
+    return [one for one in all_findings if one.kind != "slow-failover" or not is_part(one)]
 
 
 def seconds_text(seconds: float) -> str:

@@ -187,22 +187,22 @@ def _violations(source: TableSource, facts: Any) -> None:
             counted.update({name: row[name] for name in ("where", "found", "from_offset", "from_time")})
 
 
-def _span(one: ClusterFacts) -> None:
+def _span(cluster: ClusterFacts) -> None:
     """Sorts the facts, and finds the start and end of the log."""
-    for listed in one.sessions.values():
+    for listed in cluster.sessions.values():
         listed.sort(key=lambda at: at.from_offset)
-    one.elections.sort(key=lambda row: row["from_offset"])
-    one.directories_lost.sort(key=lambda row: row["offset"])
-    one.directories_found.sort(key=lambda row: row["offset"])
-    moments = [row[name] for row in one.elections for name in ("from_time", "to_time") if row[name]]
-    for listed in one.sessions.values():
+    cluster.elections.sort(key=lambda row: row["from_offset"])
+    cluster.directories_lost.sort(key=lambda row: row["offset"])
+    cluster.directories_found.sort(key=lambda row: row["offset"])
+    moments = [row[name] for row in cluster.elections for name in ("from_time", "to_time") if row[name]]
+    for listed in cluster.sessions.values():
         moments += [at for session in listed for at in (session.from_ms, session.to_ms) if at]
     if not moments:
         return
-    one.start_ms = min(moments)
+    cluster.start_ms = min(moments)
     spans = ("observed_seconds", "unobserved_seconds", "off_seconds")
-    seen_ms = sum(round(one.sums[name] * 1000) for name in spans)
-    one.end_ms = max(one.start_ms + seen_ms, *moments) if seen_ms else max(moments)
+    seen_ms = sum(round(cluster.sums[name] * 1000) for name in spans)
+    cluster.end_ms = max(cluster.start_ms + seen_ms, *moments) if seen_ms else max(moments)
 
 
 # -- partitions ----------------------------------------------------------------------------------------

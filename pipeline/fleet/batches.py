@@ -104,12 +104,12 @@ class BatchLog:
         header = plain_header(self.offset, self.epoch, self.now_ms, count)
         return self._append(seal_batch(header, b"".join(pieces)), count)
 
-    def _singles(self, records: Iterable[Any], pieces: list[bytes], place: int) -> int:
+    def _singles(self, records: Iterable[Any], pieces: list[bytes], offset_delta: int) -> int:
         for record in records:
-            pieces.append(framed_value(place, encode(record, write_version(record, LEVEL))))
+            pieces.append(framed_value(offset_delta, encode(record, write_version(record, LEVEL))))
             self.counts[record.type_name] += 1
-            place += 1
-        return place
+            offset_delta += 1
+        return offset_delta
 
 
 def chunks(rows: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:

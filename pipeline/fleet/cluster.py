@@ -160,9 +160,9 @@ class FleetCluster:
         """`broker_id` leaves the ISRs of `rows` (default: all its replicas), with `record` as the reason."""
         own = self.partitions.holding(broker_id) if rows is None else rows
         change = self.partitions.without(broker_id, own)
-        led = self.partitions.at.leader[change.rows] == broker_id
+        led = self.partitions.columns.leader[change.rows] == broker_id
         lost = led & (change.leader == NO_BROKER)
-        shrinks = change.isr.sum(axis=1) < self.partitions.at.isr[change.rows].sum(axis=1)
+        shrinks = change.isr.sum(axis=1) < self.partitions.columns.isr[change.rows].sum(axis=1)
         first = self.log.offset
         pieces = chunks(change.rows)
         for at, _ in enumerate(pieces):
@@ -187,16 +187,18 @@ class FleetCluster:
         return event
 
     @staticmethod
-    def _part(change: Change, pieces: list[Rows], at: int) -> Change:
-        low = sum(len(piece) for piece in pieces[:at])
-        high = low + len(pieces[at])
+    def _part(change: Change, pieces: list[Rows], index: int) -> Change:
+        low = sum(len(piece) for piece in pieces[:index])
+        high = low + len(pieces[index])
         return Change(change.rows[low:high], change.isr[low:high], change.leader[low:high])
 
     def unfence(self, broker_id: int) -> dict[str, Any]:
         """The broker is unfenced, and leads again the partitions without a leader. Returns what changed."""
         broker = self.brokers[broker_id]
         own = self.partitions.holding(broker_id)
-        waiting = own[(self.partitions.at.leader[own] == NO_BROKER) & self.partitions.in_isr(broker_id, own)]
+        waiting = own[
+            (self.partitions.columns.leader[own] == NO_BROKER) & self.partitions.in_isr(broker_id, own)
+        ]
         change = self.partitions.led_by(broker_id, waiting)
         record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=-1)
         offset = self.log.mixed([record], self.partitions.encode(change))
@@ -209,7 +211,7 @@ class FleetCluster:
     def alter(self, change: Change) -> None:
         """Writes a change as requests of leaders: one batch per leader, in order of their
         ids, within a short time."""
-        leaders = self.partitions.at.leader[change.rows]
+        leaders = self.partitions.columns.leader[change.rows]
         order = np.argsort(leaders, kind="stable")
         bounds = np.flatnonzero(np.diff(leaders[order])) + 1
         for mine in np.split(order, bounds):
@@ -235,7 +237,7 @@ class FleetCluster:
     def catch_up(self, broker_id: int, rows: Rows | None = None) -> None:
         """`broker_id` joins the ISRs that it is not in, if they have a leader."""
         own = self.partitions.holding(broker_id) if rows is None else rows
-        own = own[~self.partitions.in_isr(broker_id, own) & (self.partitions.at.leader[own] >= 0)]
+        own = own[~self.partitions.in_isr(broker_id, own) & (self.partitions.columns.leader[own] >= 0)]
         if len(own):
             self.alter(self.partitions.with_member(broker_id, own))
 
@@ -243,9 +245,9 @@ class FleetCluster:
         """Preferred election: the first replicas lead again if they are in sync.
         Returns how many leaders moved."""
         rows = self.partitions.live()
-        first = self.partitions.at.replicas[rows, 0]
-        fit = self.partitions.at.isr[rows, 0] & np.isin(first, self.active())
-        fit &= (first != self.partitions.at.leader[rows]) & (self.partitions.at.leader[rows] >= 0)
+        first = self.partitions.columns.replicas[rows, 0]
+        fit = self.partitions.columns.isr[rows, 0] & np.isin(first, self.active())
+        fit &= (first != self.partitions.columns.leader[rows]) & (self.partitions.columns.leader[rows] >= 0)
         rows, first = rows[fit], first[fit]
         if len(rows):
             self.write(self.partitions.led_by(first, rows))

@@ -7,12 +7,13 @@ OUT/truth/fleet.json, OUT/truth/NAME.json
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import shutil
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from random import Random
@@ -71,20 +72,34 @@ Progress = Callable[[dict[str, Any]], None]
 def write_fleet(
     plan: FleetPlan, out: Path, *, jobs: int = 1, on_cluster: Progress | None = None
 ) -> dict[str, Any]:
-    """Writes a whole fleet below `out`, which must be empty or absent. Returns its summary (fleet.json).
+    """Writes a whole fleet below `out`, which must be empty or absent. Returns its summary (fleet.json). What
+    ends it early, such as Ctrl-C or a full disk, leaves nothing of it.
 
     `jobs` processes share the clusters. `on_cluster` gets each cluster's summary when it is written. Raises
     FileExistsError for a folder that is not empty, OSError from the disk.
     """
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"{out} is not empty; give a new directory")
+    is_new = not out.exists()
+    try:
+        return _written(plan, out, jobs, on_cluster)
+    except BaseException:
+        for made in (out / CLUSTERS, out / TRUTH):
+            shutil.rmtree(made, ignore_errors=True)
+        if is_new:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _written(plan: FleetPlan, out: Path, jobs: int, on_cluster: Progress | None) -> dict[str, Any]:
     (out / CLUSTERS).mkdir(parents=True)
     (out / TRUTH).mkdir()
     summaries = []
-    for summary in _each(plan, out, jobs):
-        summaries.append(summary)
-        if on_cluster is not None:
-            on_cluster(summary)
+    with contextlib.closing(_each(plan, out, jobs)) as each:  # before anything is removed, no process writes
+        for summary in each:
+            summaries.append(summary)
+            if on_cluster is not None:
+                on_cluster(summary)
     summaries.sort(key=lambda one: str(one["name"]))
     fleet = {
         "plan": structs.asdict(plan),
@@ -96,7 +111,7 @@ def write_fleet(
     return fleet
 
 
-def _each(plan: FleetPlan, out: Path, jobs: int) -> Iterator[dict[str, Any]]:
+def _each(plan: FleetPlan, out: Path, jobs: int) -> Generator[dict[str, Any], None, None]:
     if jobs < 2 or plan.clusters < 2:
         for cluster in cluster_plans(plan):
             yield write_cluster(cluster, out)
@@ -214,17 +229,17 @@ def _node(home: Path, plan: ClusterPlan, controller: int, rng: Random) -> Path:
     return log
 
 
-def _state_files(directory: Path, known: dict[str, Any], end_offset: int | None) -> None:
-    epochs = [one for one in known["epochs"] if end_offset is None or one["offset"] < end_offset]
+def _state_files(directory: Path, facts: dict[str, Any], end_offset: int | None) -> None:
+    epochs = [one for one in facts["epochs"] if end_offset is None or one["offset"] < end_offset]
     table = EpochTable(tuple((one["epoch"], one["offset"]) for one in epochs))
     (directory / LEADER_EPOCHS).write_bytes(table.encode())
     state = QuorumState(
-        leader_id=epochs[-1]["leader"], epoch=epochs[-1]["epoch"], voters=tuple(known["controllers"])
+        leader_id=epochs[-1]["leader"], epoch=epochs[-1]["epoch"], voters=tuple(facts["controllers"])
     )
     (directory / QUORUM_STATE).write_bytes(state.encode())
 
 
-def _follower(writer: _LogWriter, directory: Path, known: dict[str, Any], behind: int) -> None:
+def _follower(writer: _LogWriter, directory: Path, facts: dict[str, Any], behind: int) -> None:
     """A node that has the same bytes, except for the last `behind` batches."""
     ends = list(writer.ends)
     segment, size, end_offset = ends[max(0, len(ends) - 1 - behind)]
@@ -237,7 +252,7 @@ def _follower(writer: _LogWriter, directory: Path, known: dict[str, Any], behind
     for position in writer.snapshots:
         if position.offset <= end_offset:
             shutil.copyfile(writer.directory / snapshot_name(position), directory / snapshot_name(position))
-    _state_files(directory, known, end_offset)
+    _state_files(directory, facts, end_offset)
 
 
 def _damage(plan: ClusterPlan, log: BatchLog, path: Path, home: Path) -> list[dict[str, Any]]:
@@ -319,7 +334,7 @@ def checkpoint(cluster: FleetCluster) -> Iterator[bytes]:
     brokers = [cluster.registration(broker) for broker in cluster.brokers.values()]
     yield from writer.records([FeatureLevelRecord("metadata.version", LEVEL), *cluster.controllers, *brokers])
     rows = cluster.partitions.live()
-    rows = rows[np.lexsort((rows, cluster.partitions.at.topic[rows]))]
+    rows = rows[np.lexsort((rows, cluster.partitions.columns.topic[rows]))]
     for low in range(0, len(rows), _ROWS):
         yield _partitions(writer, cluster, rows[low : low + _ROWS], None if low == 0 else int(rows[low - 1]))
     yield from writer.records(
@@ -336,7 +351,7 @@ def checkpoint(cluster: FleetCluster) -> Iterator[bytes]:
 
 def _partitions(writer: _Writer, cluster: FleetCluster, rows: Rows, last: int | None) -> bytes:
     """One batch of rows, with each topic's record before its first partition."""
-    partitions, columns = cluster.partitions, cluster.partitions.at
+    partitions, columns = cluster.partitions, cluster.partitions.columns
     topics = columns.topic[rows]
     previous = -1 if last is None else int(columns.topic[last])
     starts = np.flatnonzero(topics != np.concatenate([[previous], topics[:-1]]))

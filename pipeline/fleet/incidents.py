@@ -141,7 +141,7 @@ def directory_failure(cluster: FleetCluster) -> None:
     lost = cluster.rng.randrange(len(broker.directories))
     broker.online = tuple(one for at, one in enumerate(broker.directories) if at != lost)
     own = cluster.partitions.holding(broker_id)
-    at = cluster.partitions.at
+    at = cluster.partitions.columns
     held = ((at.replicas[own] == broker_id) & (at.directory[own] == lost)).any(axis=1)
     record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, log_dirs=broker.online)
     failed = cluster.leave(broker_id, record, "directory-failed", own[held])
@@ -170,14 +170,14 @@ def directory_failure(cluster: FleetCluster) -> None:
 
 def shrink_to_one(cluster: FleetCluster, rows: Rows, keep: Rows | Ints) -> None:
     """The ISR of each of `rows` shrinks to its leader, `keep`, a column of broker ids."""
-    at = cluster.partitions.at
+    at = cluster.partitions.columns
     isr = at.isr[rows] & (at.replicas[rows] == keep[:, None])
     cluster.alter(Change(rows, isr, at.leader[rows].copy()))
 
 
 def some_replicated(cluster: FleetCluster, most: int, leader: int | None = None, width: int = 2) -> Rows:
     """A few partitions with at least `width` replicas, all in sync (and with the leader `leader`)."""
-    columns = cluster.partitions.at
+    columns = cluster.partitions.columns
     rows = cluster.partitions.live()
     held = (columns.replicas[rows] != NO_BROKER).sum(axis=1)
     fit = (held >= width) & (columns.isr[rows].sum(axis=1) == held)
@@ -202,7 +202,7 @@ def unclean_election(cluster: FleetCluster) -> None:
     returns(cluster, broker, restarted=True)
     cluster.after(500, 3000)
     for replica in cluster.active():
-        cluster.catch_up(replica, rows[(cluster.partitions.at.replicas[rows] == replica).any(axis=1)])
+        cluster.catch_up(replica, rows[(cluster.partitions.columns.replicas[rows] == replica).any(axis=1)])
     cluster.after(1000, 5000)
     cluster.preferred()
     cluster.note_incident(
@@ -218,11 +218,11 @@ def unclean_election(cluster: FleetCluster) -> None:
 def _leading(cluster: FleetCluster) -> int:
     """A broker that leads a fully replicated partition."""
     rows = some_replicated(cluster, 1)
-    return int(cluster.partitions.at.leader[rows[0]])
+    return int(cluster.partitions.columns.leader[rows[0]])
 
 
 def _elect_uncleanly(cluster: FleetCluster, row: int) -> dict[str, int | str]:
-    partitions, columns = cluster.partitions, cluster.partitions.at
+    partitions, columns = cluster.partitions, cluster.partitions.columns
     topic_id, index = partitions.topic_ids[columns.topic[row]], int(columns.index[row])
     old = partitions.isr_of(row)[0]
     active = cluster.active()
@@ -255,14 +255,14 @@ def _elect_uncleanly(cluster: FleetCluster, row: int) -> dict[str, int | str]:
 def under_min_isr(cluster: FleetCluster) -> None:
     """Followers of some partitions are too slow for a while: writes with acks=all are refused."""
     rows = some_replicated(cluster, 8)
-    rows = rows[cluster.partitions.at.min_isr[rows] > 1]
+    rows = rows[cluster.partitions.columns.min_isr[rows] > 1]
     if not len(rows):
         rows = _with_min_isr(cluster)
     start, first = cluster.log.now_ms, cluster.log.offset
-    shrink_to_one(cluster, rows, cluster.partitions.at.leader[rows])
+    shrink_to_one(cluster, rows, cluster.partitions.columns.leader[rows])
     cluster.idle(cluster.rng.randint(5 * SECOND_MS, MAX_DOWN_MS))
     for broker in cluster.active():
-        held = (cluster.partitions.at.replicas[rows] == broker).any(axis=1)
+        held = (cluster.partitions.columns.replicas[rows] == broker).any(axis=1)
         cluster.catch_up(broker, rows[held])
     cluster.note_incident(
         "under_min_isr", start, first, partitions=[cluster.partitions.path(row) for row in rows.tolist()]
@@ -270,7 +270,7 @@ def under_min_isr(cluster: FleetCluster) -> None:
 
 
 def _with_min_isr(cluster: FleetCluster) -> Rows:
-    at = cluster.partitions.at
+    at = cluster.partitions.columns
     rows = cluster.partitions.live()
     fit: Rows = rows[(at.min_isr[rows] > 1) & (at.isr[rows].sum(axis=1) > 1)]
     return fit[:1]
@@ -289,7 +289,7 @@ def leaderless(cluster: FleetCluster) -> None:
     back = returns(cluster, broker, restarted=True)
     cluster.after(500, 3000)
     for replica in cluster.active():
-        cluster.catch_up(replica, rows[(cluster.partitions.at.replicas[rows] == replica).any(axis=1)])
+        cluster.catch_up(replica, rows[(cluster.partitions.columns.replicas[rows] == replica).any(axis=1)])
     cluster.after(1000, 5000)
     cluster.preferred()
     cluster.note_incident(
@@ -325,7 +325,7 @@ def lead(cluster: FleetCluster, leader: int, epoch: int) -> None:
 
 def broken_invariant(cluster: FleetCluster, *, mend: bool = True) -> None:
     """A deliberate controller bug: a leader outside the ISR, corrected a little later, or never."""
-    partitions, columns = cluster.partitions, cluster.partitions.at
+    partitions, columns = cluster.partitions, cluster.partitions.columns
     row = int(some_replicated(cluster, 1)[0])
     start, first = cluster.log.now_ms, cluster.log.offset
     topic_id, index = partitions.topic_ids[columns.topic[row]], int(columns.index[row])

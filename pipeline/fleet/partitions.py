@@ -78,7 +78,7 @@ class Partitions:
         self.totals = Totals()
         self.samples: dict[int, list[dict[str, Any]]] = {}
         self._words = np.empty((0, 2), dtype=np.uint64)
-        self.at = _Columns(
+        self.columns = _Columns(
             topic=np.empty(0, dtype=np.int32),
             index=np.empty(0, dtype=np.int32),
             replicas=np.empty((0, WIDTH), dtype=np.int32),
@@ -93,7 +93,7 @@ class Partitions:
         )
 
     def __len__(self) -> int:
-        return len(self.at.leader)
+        return len(self.columns.leader)
 
     def add_topic(self, name: str, topic_id: bytes, replicas: Ints, min_isr: int, directory: Any) -> Rows:
         """Adds a topic whose partitions are all in sync, with their first replica as
@@ -101,7 +101,7 @@ class Partitions:
 
         `replicas` and `directory` (which of its broker's log directories holds a replica) are (n, width).
         """
-        columns, count, width = self.at, len(replicas), replicas.shape[1]
+        columns, count, width = self.columns, len(replicas), replicas.shape[1]
         wide = np.full((count, WIDTH), NO_BROKER, dtype=np.int32)
         wide[:, :width] = replicas
         held = np.zeros((count, WIDTH), dtype=np.int8)
@@ -129,35 +129,35 @@ class Partitions:
 
     def remove_topic(self, topic: int, now_ms: int) -> int:
         """Marks a topic's partitions as gone. Returns their number."""
-        rows = np.flatnonzero((self.at.topic == topic) & (self.at.leader != GONE))
+        rows = np.flatnonzero((self.columns.topic == topic) & (self.columns.leader != GONE))
         self._account(rows, now_ms, np.ones(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool))
-        self.at.leader[rows] = GONE
-        self.at.replicas[rows] = NO_BROKER
-        self.at.isr[rows] = False
+        self.columns.leader[rows] = GONE
+        self.columns.replicas[rows] = NO_BROKER
+        self.columns.isr[rows] = False
         return len(rows)
 
     # -- looking -------------------------------------------------------------------------------------
 
     def live(self) -> Rows:
         """Rows of existing partitions."""
-        return np.flatnonzero(self.at.leader != GONE)
+        return np.flatnonzero(self.columns.leader != GONE)
 
     def holding(self, broker: int) -> Rows:
         """Rows with a replica on `broker`."""
-        return np.flatnonzero((self.at.replicas == broker).any(axis=1))
+        return np.flatnonzero((self.columns.replicas == broker).any(axis=1))
 
     def in_isr(self, broker: int, rows: Rows) -> Bools:
         """Which of `rows` have `broker` in their ISR."""
-        found: Bools = ((self.at.replicas[rows] == broker) & self.at.isr[rows]).any(axis=1)
+        found: Bools = ((self.columns.replicas[rows] == broker) & self.columns.isr[rows]).any(axis=1)
         return found
 
     def path(self, row: int) -> str:
         """topic/index of a row."""
-        return f"{self.topic_names[self.at.topic[row]]}/{self.at.index[row]}"
+        return f"{self.topic_names[self.columns.topic[row]]}/{self.columns.index[row]}"
 
     def isr_of(self, row: int) -> list[int]:
         """The ISR of one partition, in replica order."""
-        members: list[int] = self.at.replicas[row][self.at.isr[row]].tolist()
+        members: list[int] = self.columns.replicas[row][self.columns.isr[row]].tolist()
         return members
 
     # -- changing ------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Partitions:
         """`broker` leaves the ISR of `rows` (those that have it). As the last member it stays, without
         leading. The first replica in sync becomes leader of a partition that it led."""
         rows = rows[self.in_isr(broker, rows)]
-        columns = self.at
+        columns = self.columns
         isr = columns.isr[rows].copy()
         alone = isr.sum(axis=1) == 1
         isr[(columns.replicas[rows] == broker) & ~alone[:, None]] = False
@@ -179,17 +179,17 @@ class Partitions:
 
     def with_member(self, broker: int, rows: Rows) -> Change:
         """`broker` joins the ISR of `rows`, which all have a replica on it and a leader."""
-        isr = self.at.isr[rows] | (self.at.replicas[rows] == broker)
-        return Change(rows, isr, self.at.leader[rows].copy())
+        isr = self.columns.isr[rows] | (self.columns.replicas[rows] == broker)
+        return Change(rows, isr, self.columns.leader[rows].copy())
 
     def led_by(self, broker: int | Ints, rows: Rows) -> Change:
         """`broker` becomes leader of `rows`; their ISR stays."""
         leader = np.broadcast_to(np.asarray(broker, dtype=np.int32), rows.shape).copy()
-        return Change(rows, self.at.isr[rows].copy(), leader)
+        return Change(rows, self.columns.isr[rows].copy(), leader)
 
     def encode(self, change: Change) -> list[tuple[str, Bytes]]:
         """The PartitionChangeRecords of a change, grouped by shape, each group in row order."""
-        columns, rows = self.at, change.rows
+        columns, rows = self.columns, change.rows
         isr_changed = (change.isr != columns.isr[rows]).any(axis=1)
         leader_changed = change.leader != columns.leader[rows]
         sizes = change.isr.sum(axis=1)
@@ -211,7 +211,7 @@ class Partitions:
 
     def apply(self, change: Change, now_ms: int, offset: int) -> None:
         """Applies a change and updates the sums. `offset`: of the batch."""
-        columns, rows = self.at, change.rows
+        columns, rows = self.columns, change.rows
         before, after = columns.isr[rows], change.isr
         leader_changed = change.leader != columns.leader[rows]
         changed = leader_changed | (after != before).any(axis=1)
@@ -229,7 +229,7 @@ class Partitions:
 
     def note(self, row: int, now_ms: int, offset: int, *, led: bool) -> None:
         """Updates epochs and spans after a single change that the caller made to the columns."""
-        columns = self.at
+        columns = self.columns
         columns.leader_epoch[row] += led
         columns.partition_epoch[row] += 1
         self.totals.partition_changes += 1
@@ -239,7 +239,7 @@ class Partitions:
         self._sample(rows, now_ms, offset)
 
     def _account(self, rows: Rows, now_ms: int, led: Bools, under: Bools) -> None:
-        at, totals = self.at, self.totals
+        at, totals = self.columns, self.totals
         for since, begins, is_leaderless in (
             (at.leaderless_since, ~led, True),
             (at.under_since, under, False),
@@ -261,7 +261,7 @@ class Partitions:
         """Closes open spans at `end_ms`. Returns how many partitions are
         leaderless and under their minimum."""
         open_spans = []
-        for since in (self.at.leaderless_since, self.at.under_since):
+        for since in (self.columns.leaderless_since, self.columns.under_since):
             open_now = since[since != _NEVER]
             open_spans.append((len(open_now), int((end_ms - open_now).sum())))
         self.totals.leaderless_partition_ms += open_spans[0][1]
@@ -286,9 +286,9 @@ class Partitions:
                     {
                         "batch_offset": offset,
                         "time_ms": now_ms,
-                        "leader": int(self.at.leader[row]),
+                        "leader": int(self.columns.leader[row]),
                         "isr": self.isr_of(row),
-                        "leader_epoch": int(self.at.leader_epoch[row]),
-                        "partition_epoch": int(self.at.partition_epoch[row]),
+                        "leader_epoch": int(self.columns.leader_epoch[row]),
+                        "partition_epoch": int(self.columns.partition_epoch[row]),
                     }
                 )

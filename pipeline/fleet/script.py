@@ -150,7 +150,7 @@ def _slow_follower(cluster: FleetCluster, most: int) -> bool:
     if most < 1 or not active:
         return False
     broker = cluster.rng.choice(active)
-    at = cluster.partitions.at
+    at = cluster.partitions.columns
     rows = cluster.partitions.holding(broker)
     fit = (at.leader[rows] != broker) & cluster.partitions.in_isr(broker, rows) & (at.leader[rows] >= 0)
     rows = rows[fit & (at.isr[rows].sum(axis=1) > 1)]
@@ -175,7 +175,7 @@ def _small_change(cluster: FleetCluster) -> None:
             log.records([ProducerIdsRecord(broker.broker_id, broker.epoch, cluster.next_producer_id)])
         case 1:
             topic = cluster.partitions.topic_names[
-                int(cluster.partitions.at.topic[cluster.partitions.live()[0]])
+                int(cluster.partitions.columns.topic[cluster.partitions.live()[0]])
             ]
             value = str(rng.randint(1, 100) * 3_600_000)
             cluster.configs[TOPIC, topic, "retention.ms"] = value
@@ -190,8 +190,8 @@ def _small_change(cluster: FleetCluster) -> None:
 def _delete_a_topic(cluster: FleetCluster) -> None:
     """Deletes the smallest topic, except the first two and those whose states the truth has."""
     partitions = cluster.partitions
-    kept = {int(partitions.at.topic[row]) for row in partitions.samples} | {0, 1}
-    sizes = np.bincount(partitions.at.topic[partitions.live()], minlength=len(partitions.topic_ids))
+    kept = {int(partitions.columns.topic[row]) for row in partitions.samples} | {0, 1}
+    sizes = np.bincount(partitions.columns.topic[partitions.live()], minlength=len(partitions.topic_ids))
     names = partitions.topic_names
     free = [at for at in np.flatnonzero(sizes).tolist() if at not in kept]
     free = [at for at in free if (TOPIC, names[at], "retention.ms") not in cluster.configs]
@@ -215,7 +215,7 @@ def _next_kind(cluster: FleetCluster, turn: int) -> str | None:
 
 
 def _most_held(cluster: FleetCluster) -> int:
-    replicas = cluster.partitions.at.replicas
+    replicas = cluster.partitions.columns.replicas
     return int(np.bincount(replicas[replicas != NO_BROKER]).max())
 
 
@@ -228,7 +228,7 @@ def _bounds(cluster: FleetCluster) -> dict[str, int]:
     """The most records that each kind may write now."""
     partitions = cluster.partitions
     held, rows = _most_held(cluster), partitions.live()
-    astray = int((partitions.at.leader[rows] != partitions.at.replicas[rows, 0]).sum())
+    astray = int((partitions.columns.leader[rows] != partitions.columns.replicas[rows, 0]).sum())
     storm = max(3, len(cluster.brokers) // 3)
     idle = cluster.idle_records
     away = 4 * held + astray + 6
@@ -285,7 +285,7 @@ def truth(cluster: FleetCluster) -> dict[str, Any]:
     log, partitions = cluster.log, cluster.partitions
     leaderless, under = partitions.close(log.last_ms)
     rows = partitions.live()
-    leaders, led = np.unique(partitions.at.leader[rows], return_counts=True)
+    leaders, led = np.unique(partitions.columns.leader[rows], return_counts=True)
     return {
         "name": cluster.plan.name,
         "cluster_id": cluster.plan.cluster_id,
@@ -300,7 +300,7 @@ def truth(cluster: FleetCluster) -> dict[str, Any]:
         "records_by_type": dict(sorted(log.counts.items())),
         "totals": asdict(partitions.totals),
         "final": {
-            "topics": len(np.unique(partitions.at.topic[rows])),
+            "topics": len(np.unique(partitions.columns.topic[rows])),
             "partitions": len(rows),
             "leaderless": leaderless,
             "under_min_isr": under,
@@ -312,8 +312,8 @@ def truth(cluster: FleetCluster) -> dict[str, Any]:
         "incidents": cluster.incidents,
         "samples": [
             {
-                "topic": partitions.topic_names[partitions.at.topic[row]],
-                "partition": int(partitions.at.index[row]),
+                "topic": partitions.topic_names[partitions.columns.topic[row]],
+                "partition": int(partitions.columns.index[row]),
                 "states": states,
             }
             for row, states in sorted(partitions.samples.items())
@@ -327,7 +327,7 @@ MOST = 20
 
 def _replicas(cluster: FleetCluster, row: int) -> list[tuple[int, int]]:
     """(broker, number of its directory) of every replica."""
-    at = cluster.partitions.at
+    at = cluster.partitions.columns
     pairs = zip(at.replicas[row].tolist(), at.directory[row].tolist(), strict=True)
     return [(broker, directory) for broker, directory in pairs if broker != NO_BROKER]
 
@@ -336,7 +336,7 @@ def _write(
     cluster: FleetCluster, row: int, replicas: list[tuple[int, int]], isr: set[int], **fields: Any
 ) -> int:
     """One record with new replicas for `row` (and ISR and leader if they differ). Returns its offset."""
-    partitions, columns = cluster.partitions, cluster.partitions.at
+    partitions, columns = cluster.partitions, cluster.partitions.columns
     ids = tuple(broker for broker, _ in replicas)
     before, leader = set(partitions.isr_of(row)), int(columns.leader[row])
     ordered = tuple(one for one in ids if one in isr)

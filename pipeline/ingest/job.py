@@ -218,7 +218,7 @@ def _require_one(done: _Done) -> None:
     in the logs."""
     if done.left and not done.plans:
         at = done.failed[done.left[0].merged.cluster]
-        if can_read(at.path or done.left[0].merged.logs[0].place.path):
+        if can_read(at.path or done.left[0].merged.logs[0].location.path):
             raise _executor_error(at)
 
 
@@ -235,9 +235,9 @@ def _note_failure(made: Manifest, plan: Plan, failed: TaskResult, folder: Folder
     """A row of damage for a cluster whose logs could not be read. Its other rows stay as they were."""
     name = plan.merged.cluster
     writer = ClusterWriter(folder.root, name, run.id)
-    log = next(log for log in plan.merged.logs if not log.place.is_retained)
+    log = next(log for log in plan.merged.logs if not log.location.is_retained)
     reason = f"the cluster was left out of a run, which tried {ATTEMPTS} times: {failed.problem}"
-    row = (log.place.node_id, failed.path or log.place.path, 0, 0, UNREADABLE, reason)
+    row = (log.location.node_id, failed.path or log.location.path, 0, 0, UNREADABLE, reason)
     last_ms = max((at.last_ms for one in plan.merged.logs for at in one.segments), default=None)
     writer.rows("damage", [row], final=False, day=day_of(last_ms))
     written = writer.close()
@@ -251,7 +251,7 @@ def _survey(
 ) -> list[LogSurvey]:
     """Surveys the logs, which `disk` has listed. One that changes meanwhile is read again."""
     tasks: list[Task] = [
-        SurveyTask(place=place, size_bytes=_size_bytes(disk, place), split_bytes=split_bytes)
+        SurveyTask(location=place, size_bytes=_size_bytes(disk, place), split_bytes=split_bytes)
         for place in places
     ]
     results = _again_if_changed(run, "inspecting logs", tasks, [place.path for place in places])
@@ -284,17 +284,17 @@ def _again_if_changed(run: _Runner, what: str, tasks: list[Task], paths: list[st
     return results
 
 
-def _size_bytes(disk: StoreDisk, place: LogPlace) -> int:
+def _size_bytes(disk: StoreDisk, location: LogPlace) -> int:
     """About how many bytes a task reads; 0 for what an earlier run retained, which is little."""
     try:
-        return 0 if place.is_retained else MetadataLog(disk, place.path).size_bytes()
+        return 0 if location.is_retained else MetadataLog(disk, location.path).size_bytes()
     except (OSError, StorageError):
         return 0  # the task reports the problem
 
 
 def _facts(run: _Runner, logs: list[LogSurvey]) -> list[Facts]:
     tasks: list[Task] = [FactsTask(log=log) for log in logs]
-    results = _again_if_changed(run, "identifying clusters", tasks, [log.place.path for log in logs])
+    results = _again_if_changed(run, "identifying clusters", tasks, [log.location.path for log in logs])
     return [at.facts or Facts(problem=at.problem) for at in results]
 
 
@@ -449,7 +449,7 @@ def left_out(histories: Iterable[MergedHistory], covered: Mapping[str, Ranges] |
             for segment in log.segments:
                 why = merged.why_unused(log, segment)
                 count = segment.end_offset - segment.start_offset
-                if log.place.is_retained:
+                if log.location.is_retained:
                     continue
                 garbage += not count and segment.size_bytes > 0
                 if why is None or not count:

@@ -275,7 +275,7 @@ class PartJoin:
         section, seam, self._seam = left.section, self._seam, left.seam
         if seam is not None:
             self.notes.add(seam.kind, seam.file, seam.position, seam.offset, seam.reason)
-            self.node_of[seam.file] = span.log.place.node_id if span.log is not None else None
+            self.node_of[seam.file] = span.log.location.node_id if span.log is not None else None
         if section is None or section.start != self.engine.end_offset:
             self._feed(span.end, noting=True)
             self._look(later)

@@ -95,7 +95,7 @@ def plan_clusters(
                 f"cluster {merged.cluster}: its logs have more or other records than those read before: "
                 "reading them again"
             )
-        shared_id = shared_ids[given[0].place.path]
+        shared_id = shared_ids[given[0].location.path]
         plans.append(
             Plan(merged=new_merged, entry=entry, rebuild=rebuild, shared_id=shared_id, absorbed=absorbed)
         )
@@ -104,31 +104,31 @@ def plan_clusters(
 
 
 def _continued(
-    merged: MergedHistory, given: list[LogSurvey], known: ClusterEntry
+    merged: MergedHistory, given: list[LogSurvey], earlier: ClusterEntry
 ) -> tuple[MergedHistory, ClusterEntry, bool] | str:
     """The history to read, where to start, and whether to read everything again; or
     the reason to read nothing."""
     of_given = merge_logs(merged.cluster, given)
-    is_older = (of_given.last_epoch, of_given.end_offset) < (known.last_epoch, known.end_offset)
-    extends = not known.runs or _extends(history_looks(merged), known)
-    if is_older and extends and _within(covered(of_given), known.covered):
+    is_older = (of_given.last_epoch, of_given.end_offset) < (earlier.last_epoch, earlier.end_offset)
+    extends = not earlier.runs or _extends(history_looks(merged), earlier)
+    if is_older and extends and _within(covered(of_given), earlier.covered):
         return (
             f"these logs end at offset {of_given.end_offset}, but an earlier run read up to "
-            f"{known.end_offset}"
+            f"{earlier.end_offset}"
         )
-    holds_all = _within(known.covered, covered(of_given))
-    continues = _continues(merged, known)
-    if not (continues and extends) and _within(_clipped(known), covered(merged)):
-        return merged, _united([known]), True
+    holds_all = _within(earlier.covered, covered(of_given))
+    continues = _continues(merged, earlier)
+    if not (continues and extends) and _within(_clipped(earlier), covered(merged)):
+        return merged, _united([earlier]), True
     if not continues:
         if holds_all or of_given.start_offset == 0:
             return _of_given_alone(merged, of_given), ClusterEntry(), True
         return "these are not the logs of an earlier run, and they lack records that it read"
-    below = known.resume_offset
-    more = _size(covered(of_given), below) > _size(known.covered, below)
+    below = earlier.resume_offset
+    more = _size(covered(of_given), below) > _size(earlier.covered, below)
     if holds_all and more:
         return _of_given_alone(merged, of_given), ClusterEntry(), True
-    return merged, known, False
+    return merged, earlier, False
 
 
 MAX_STORED = 16
@@ -171,7 +171,7 @@ def _united(entries: list[ClusterEntry]) -> ClusterEntry:
 
 def _absorbed(merged: MergedHistory, manifest: Manifest) -> list[str]:
     names = {
-        log.place.name_in_tables for log in merged.logs if log.place.name_in_tables
+        log.location.name_in_tables for log in merged.logs if log.location.name_in_tables
     } & manifest.clusters.keys()
     return sorted(names - {merged.cluster}) if merged.cluster in names else []
 
@@ -183,14 +183,14 @@ def _of_given_alone(merged: MergedHistory, of_given: MergedHistory) -> MergedHis
 
 def _given(merged: MergedHistory) -> list[LogSurvey]:
     """The logs that exist now."""
-    return [log for log in merged.logs if not log.place.is_retained]
+    return [log for log in merged.logs if not log.location.is_retained]
 
 
-def _continues(merged: MergedHistory, known: ClusterEntry) -> bool:
+def _continues(merged: MergedHistory, earlier: ClusterEntry) -> bool:
     """Whether the history before the resume points is the one that was read (Raft's log matching)."""
     for offset, epoch in (
-        (known.resume_offset, known.resume_epoch),
-        (known.records_offset, known.records_epoch),
+        (earlier.resume_offset, earlier.resume_epoch),
+        (earlier.records_offset, earlier.records_epoch),
     ):
         found = merged.epoch_at(offset - 1) if offset > merged.start_offset else None
         if merged.end_offset < offset or (found is not None and found != epoch):
@@ -202,9 +202,9 @@ def looks(logs: Iterable[LogSurvey]) -> dict[str, LogLook]:
     """A few values of each log, by path, that show whether it changed."""
     looks_by_path: dict[str, LogLook] = {}
     for log in logs:
-        end, size_bytes, _ = looks_by_path.get(log.place.path, (0, 0, 0))
+        end, size_bytes, _ = looks_by_path.get(log.location.path, (0, 0, 0))
         newest = max((offset for offset, _ in log.snapshots), default=0)
-        looks_by_path[log.place.path] = (max(end, log.end_offset), size_bytes + log.size_bytes, newest)
+        looks_by_path[log.location.path] = (max(end, log.end_offset), size_bytes + log.size_bytes, newest)
     return looks_by_path
 
 

@@ -149,14 +149,14 @@ class _Feeder:
         self._learn_before(run.end, snapshots)
         if not engine.knows_state and run.start < run.end:
             reason = f"no snapshot has the state at offset {run.start}, where the log begins"
-            self._notes.add(MISSING, run.sections[0].log.place.path, 0, run.start, reason)
+            self._notes.add(MISSING, run.sections[0].log.location.path, 0, run.start, reason)
 
     def _hole(self, end: int, run: HistoryRun) -> None:
         if end:
             reason = (
                 f"offsets {end} to {run.start - 1} are in none of the logs: what happened there is unknown"
             )
-            self._notes.add(MISSING, run.sections[0].log.place.path, 0, end, reason)
+            self._notes.add(MISSING, run.sections[0].log.location.path, 0, end, reason)
 
     def _note_gap(self, batch: RecordBatch, expected: int | None) -> None:
         """Notes a batch that does not follow the one before: pieces are read separately and do not see it."""
@@ -282,17 +282,17 @@ class _Feeder:
     def _reported_damage(self) -> list[ReportedDamage]:
         """Damage of logs that were not read, according to their headers; how logs differ; and what earlier
         runs reported of logs that are gone. Whether a cluster shares its id is decided in each run."""
-        given = {log.place.path for log in self._merged.logs if not log.place.is_retained}
+        given = {log.location.path for log in self._merged.logs if not log.location.is_retained}
         known = [at for at in self._task.known_damage if at.log not in given and at.row.kind != SHARED_ID]
         return [*known, *_other_damage(self._merged)]
 
     def _reported_files(self) -> list[tuple[int, FileRow]]:
         lines: dict[str, tuple[int, FileRow]] = {}
         for log in self._merged.logs:
-            if not log.place.is_retained:
+            if not log.location.is_retained:
                 for at in log.segments:
                     why = self._merged.why_unused(log, at)
-                    place = (log.place.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
+                    place = (log.location.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
                     lines[at.file] = (day_of(at.last_ms), (*place, why is None, why))
         reported = {line[1]: (day, self._as_used_now(line)) for day, line in self._task.known_files}
         for line in _snapshot_lines(self._merged, self._used_snapshots.keys()):
@@ -312,9 +312,9 @@ class _Feeder:
     def _write_damage(
         self, damage: list[tuple[DamageRow, bool]], reported: list[ReportedDamage], day: int
     ) -> None:
-        nodes = {log.place.path: log.place.node_id for log in self._merged.logs}
+        nodes = {log.location.path: log.location.node_id for log in self._merged.logs}
         for log in self._merged.logs:
-            nodes |= {segment.file: log.place.node_id for segment in log.segments}
+            nodes |= {segment.file: log.location.node_id for segment in log.segments}
         nodes |= self._node_of | {at.row.file: at.node_id for at in reported}
         for final in (True, False):
             lines = [
@@ -326,10 +326,10 @@ class _Feeder:
 
 
 def _other_damage(merged: MergedHistory) -> Iterator[ReportedDamage]:
-    used = {section.log.place.path for section in merged.sections if section.start < section.end}
+    used = {section.log.location.path for section in merged.sections if section.start < section.end}
     seen: set[str] = set()
     for log in merged.logs:
-        log_place = log.place
+        log_place = log.location
         if log_place.path in used or log_place.path in seen or log_place.is_retained:
             continue
         seen.add(log_place.path)
@@ -337,7 +337,7 @@ def _other_damage(merged: MergedHistory) -> Iterator[ReportedDamage]:
             for row in log_damage(StoreDisk(), log_place):
                 yield ReportedDamage(log_place.path, log_place.node_id, row)
     for conflict in merged.conflicts:
-        log_place = conflict.log.place
+        log_place = conflict.log.location
         if not log_place.is_retained:
             row = DamageRow(log_place.path, 0, conflict.offset, conflict.kind, conflict.reason)
             yield ReportedDamage(log_place.path, log_place.node_id, row)
@@ -349,13 +349,13 @@ def _snapshot_lines(merged: MergedHistory, used: Container[str]) -> Iterator[Fil
     for log in merged.logs:
         for offset, epoch in log.snapshots:
             file = snapshot_file(log, LogPosition(epoch, offset))
-            if file in seen or log.place.is_retained:
+            if file in seen or log.location.is_retained:
                 continue
             seen.add(file)
             is_used = file in used
             why = None if is_used else _why_unused(merged, offset, epoch)
             size_bytes = disk.file_size(file) if disk.exists(file) else 0
-            yield (log.place.node_id, file, size_bytes, offset, offset, is_used, why)
+            yield (log.location.node_id, file, size_bytes, offset, offset, is_used, why)
 
 
 def _why_unused(merged: MergedHistory, offset: int, epoch: int) -> str:

@@ -87,7 +87,7 @@ def _size(task: Task) -> int:
         case RecordsTask():
             return TASK_RECORDS + task.records
         case SurveyTask():
-            own = SLICE_RECORDS // 4 if is_remote(task.place.path) else TASK_RECORDS
+            own = SLICE_RECORDS // 4 if is_remote(task.location.path) else TASK_RECORDS
             return own + task.size_bytes // SURVEYED_BYTES
         case _:
             return SLICE_RECORDS

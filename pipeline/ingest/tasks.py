@@ -72,12 +72,12 @@ def installed() -> str | None:
 def _run(task: Task) -> TaskResult:
     match task:
         case SurveyTask():
-            found = survey(StoreDisk(), task.place, task.split_bytes)
+            found = survey(StoreDisk(), task.location, task.split_bytes)
             return TaskResult(
-                cluster=task.place.cluster, surveys=found, records=sum(at.records for at in found)
+                cluster=task.location.cluster, surveys=found, records=sum(at.records for at in found)
             )
         case FactsTask():
-            return TaskResult(cluster=task.log.place.cluster, facts=read_facts(StoreDisk(), task.log))
+            return TaskResult(cluster=task.log.location.cluster, facts=read_facts(StoreDisk(), task.log))
         case ReplayTask():
             return run_replay(task)
         case PartTask():
@@ -91,9 +91,9 @@ def _run(task: Task) -> TaskResult:
 def _cluster_of(task: Task) -> str:
     match task:
         case SurveyTask():
-            return task.place.cluster
+            return task.location.cluster
         case FactsTask():
-            return task.log.place.cluster
+            return task.log.location.cluster
         case ReplayTask():
             return task.merged.cluster
         case PartTask():
@@ -109,7 +109,7 @@ def _path_of(error: Exception, task: Task) -> str | None:
         found = getattr(error, name, None)
         if isinstance(found, str):
             return found
-    return task.place.path if isinstance(task, SurveyTask) else None
+    return task.location.path if isinstance(task, SurveyTask) else None
 
 
 def _records(task: RecordsTask) -> TaskResult:

@@ -19,7 +19,7 @@ class ExecutorError(Exception):
 class SurveyTask(msgspec.Struct, tag="survey", kw_only=True):
     """Survey the batch headers of one log, which has about this many bytes."""
 
-    place: LogPlace
+    location: LogPlace
     size_bytes: int
     split_bytes: int
 

@@ -114,7 +114,7 @@ class BatchDifferences:
         if touched.configs:
             self._compare_configs(moment)
         if changes is not None and numbers is not None:
-            turns = Turns(self._active.known, self._active.active)
+            turns = Turns(self._active.registered, self._active.active)
             many = self._compare_changes(changes, numbers, epoch, turns)
             self._ask_about_changes(changes, turns)
             self._pass_on(many, 0, len(changes))

@@ -355,9 +355,9 @@ def _by_key(table: str, rows: Iterable[Row]) -> _Known:
     return found
 
 
-def _find(places: _Places, row: Row, known: _Known) -> Row | None:
+def _find(places: _Places, row: Row, rows_by_key: _Known) -> Row | None:
     """The known row with the row's key; of several, the one with the same start."""
-    listed = known.get(places.key(row), ())
+    listed = rows_by_key.get(places.key(row), ())
     if len(listed) > 1:
         start = places.start
         listed = [at for at in listed if at[start] == row[start]]

@@ -76,7 +76,7 @@ class Turns(NamedTuple):
     """The turns of a window. They divide it into sections: before the first turn, each turn, and after each
     turn. `active`: the brokers before the first. `alone`: numbers of batches that are compared alone."""
 
-    known: frozenset[int]
+    registered: frozenset[int]
     active: frozenset[int]
     turns: Collection[Turn] = ()
     alone: Collection[int] = ()
@@ -155,7 +155,7 @@ def still_named(
     an ISR with others. `chunks`: the partitions. `before` and `after`: their changes in the sections."""
     if not any(at.left for at in turns.turns):
         return []
-    width = max(turns.known) + 1
+    width = max(turns.registered) + 1
     shape = (1 + 2 * len(turns.turns), width)
     moved = _names(after, section_of, shape) - _names(before, section_of, shape)
     for chunk in chunks:
@@ -313,9 +313,9 @@ class _Infos(dict[int, PartitionInfo]):
         super().__init__()
         self._topics, self._versions, self._block, self._rows = topics, versions, block, rows
 
-    def __missing__(self, at: int) -> PartitionInfo:
-        self.make([at])
-        return self[at]
+    def __missing__(self, number: int) -> PartitionInfo:
+        self.make([number])
+        return self[number]
 
     def make(self, places: Sequence[int]) -> None:
         """Creates those at some places, which costs less than one by one."""
@@ -379,12 +379,12 @@ class ManyChanges:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def key(self, at: int) -> tuple[bytes, int]:
-        return self.topics[self.topic_at[at]], self.indexes[at]
+    def key(self, number: int) -> tuple[bytes, int]:
+        return self.topics[self.topic_at[number]], self.indexes[number]
 
-    def moment(self, at: int) -> Moment:
+    def moment(self, number: int) -> Moment:
         """The moment of a change's batch."""
-        return self.batch_moments[int(self.batch_of[at])]
+        return self.batch_moments[int(self.batch_of[number])]
 
     def number_at(self, batch: int) -> int:
         """The number of changes before a batch."""
@@ -441,7 +441,7 @@ class ManyChanges:
         has_leader = leader != NO_LEADER
         fine = ~has_leader | ((isr == leader) & is_active).any(axis=0)
         fine &= (is_active | (isr < 0)).all(axis=0) | (n_isr < 2)
-        fine &= (are_in(replicas, turns.known) | (replicas < 0)).all(axis=0)
+        fine &= (are_in(replicas, turns.registered) | (replicas < 0)).all(axis=0)
         fine &= (n_isr > 0) & ((isr >= 0).sum(axis=0) == n_isr)
         fine &= (replicas >= 0).sum(axis=0) == after[N_REPLICAS]
         fine &= (after[LEADER_EPOCH] >= 0) & (after[PARTITION_EPOCH] >= 0) & (after[FLAGS] & RARE_FLAG == 0)

@@ -12,20 +12,20 @@ V = TypeVar("V")
 
 
 class OpenValue(NamedTuple):
-    """A value that still holds. `known`: False if it is older than the log."""
+    """A value that still holds. `from_known`: False if it is older than the log."""
 
     value: Row
     offset: int
     time_ms: int | None
-    known: bool
+    from_known: bool
     actor: str | None
 
 
 class Memory(dict[K, V]):
     """The last value of each key. `missed`: keys that `recall` did not find."""
 
-    def __init__(self, known: Iterable[tuple[K, V]] = ()) -> None:
-        super().__init__(known)
+    def __init__(self, pairs: Iterable[tuple[K, V]] = ()) -> None:
+        super().__init__(pairs)
         self.missed: set[K] = set()
 
     def recall(self, key: K) -> V | None:
@@ -45,22 +45,27 @@ class Intervals(Generic[K]):
         self.open: dict[K, OpenValue] = {}
         self._closed: list[Row] = []
 
-    def start(self, key: K, value: Row, moment: Moment, *, known: bool = True) -> None:
+    def start(self, key: K, value: Row, moment: Moment, *, from_known: bool = True) -> None:
         """`value` holds from now on. The key must have none."""
-        self.open[key] = OpenValue(value, moment.offset, moment.time_ms, known, moment.actor)
+        self.open[key] = OpenValue(value, moment.offset, moment.time_ms, from_known, moment.actor)
 
-    def end(self, key: K, moment: Moment, *ending: Any, known: bool = True) -> None:
-        """Ends the key's value, if it has one. `ending`: the columns of its end. Without `known`, the end was
-        not observed: the value is known to have held until then."""
+    def end(self, key: K, moment: Moment, *ending: Any, to_known: bool = True) -> None:
+        """Ends the key's value, if it has one. `ending`: the columns of its end. Without `to_known`, the end
+        was not observed: the value is known to have held until then."""
         was = self.open.pop(key, None)
         if was is not None:
-            self._closed.append(self._row(was, ending, moment.offset, moment.time_ms, known))
+            self._closed.append(self._row(was, ending, moment.offset, moment.time_ms, to_known))
 
     def _row(
-        self, at: OpenValue, ending: Iterable[Any], to_offset: int | None, to_ms: int | None, known: bool
+        self,
+        opened: OpenValue,
+        ending: Iterable[Any],
+        to_offset: int | None,
+        to_ms: int | None,
+        to_known: bool,
     ) -> Row:
-        interval = (at.offset, at.time_ms, to_offset, to_ms, at.known, known)
-        return (*at.value, *ending, *interval, *((at.actor,) if self._has_actors else ()))
+        interval = (opened.offset, opened.time_ms, to_offset, to_ms, opened.from_known, to_known)
+        return (*opened.value, *ending, *interval, *((opened.actor,) if self._has_actors else ()))
 
     def refine(self, key: K, value: Row) -> None:
         """Replaces the present value with a more detailed one, with the same start."""
@@ -76,7 +81,7 @@ class Intervals(Generic[K]):
     def lose(self, moment: Moment, ending: Callable[[K], Row] | None = None) -> None:
         """Ends all values at `moment`, with an unknown end: the records after it are missing."""
         for key in list(self.open):
-            self.end(key, moment, *(ending(key) if ending else ()), known=False)
+            self.end(key, moment, *(ending(key) if ending else ()), to_known=False)
 
     def take(self) -> list[Row]:
         """Rows that ended since the last call."""

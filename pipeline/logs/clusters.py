@@ -41,7 +41,7 @@ class _Cluster:
     @property
     def name_in_tables(self) -> str:
         """Its name in the tables; of several, the shortest; "" without one."""
-        names = {at.log.place.name_in_tables for at in self.members if at.log.place.name_in_tables}
+        names = {at.log.location.name_in_tables for at in self.members if at.log.location.name_in_tables}
         return min(names, key=lambda name: (len(name), name), default="")
 
     @property
@@ -52,14 +52,14 @@ class _Cluster:
     @property
     def place(self) -> tuple[bool, str]:
         """Where it stands among those that share an id: its order does not change when logs grow."""
-        return min((at.log.place.is_retained, at.log.place.path) for at in self.members)
+        return min((at.log.location.is_retained, at.log.location.path) for at in self.members)
 
 
 def merge_histories(surveys: Iterable[LogSurvey], facts_of: FactsOf) -> list[MergedHistory]:
     """One history per cluster, sorted by name."""
     by_id: dict[str, list[LogSurvey]] = {}
     for one in surveys:
-        by_id.setdefault(one.place.cluster, []).append(one)
+        by_id.setdefault(one.location.cluster, []).append(one)
     return [merged for name, logs in sorted(by_id.items()) for merged in _of_one_id(name, logs, facts_of)]
 
 
@@ -73,7 +73,7 @@ def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[Merg
         known = [[_Known(log, next(facts)) for log in part] for part in parts]
         unread = [part for part in known if all(at.facts.problem is not None for at in part)]
         clusters = _distinguished([_Cluster(part) for part in known if part not in unread])
-        empty += [nothing_of(at.log.place, at.facts.problem or "") for part in unread for at in part]
+        empty += [nothing_of(at.log.location, at.facts.problem or "") for part in unread for at in part]
         # What cannot be compared counts as the first's.
         clusters = clusters or [_Cluster([])]
         clusters[0].members += [_Known(log, Facts()) for log in empty]
@@ -93,13 +93,15 @@ def _same_bytes(logs: list[LogSurvey]) -> list[list[LogSurvey]]:
         parts = [part for part in parts if part not in joined] + [merged]
     return sorted(
         parts,
-        key=lambda part: (-len(part), -sum(at.records for at in part), min(at.place.path for at in part)),
+        key=lambda part: (-len(part), -sum(at.records for at in part), min(at.location.path for at in part)),
     )
 
 
-def _together(one: LogSurvey, other: LogSurvey) -> bool:
-    of_one_run = bool(one.place.name_in_tables) and one.place.name_in_tables == other.place.name_in_tables
-    return of_one_run or one.place.path == other.place.path or by_bytes(one, other)[0] is Relation.SAME
+def _together(log: LogSurvey, other: LogSurvey) -> bool:
+    of_one_run = (
+        bool(log.location.name_in_tables) and log.location.name_in_tables == other.location.name_in_tables
+    )
+    return of_one_run or log.location.path == other.location.path or by_bytes(log, other)[0] is Relation.SAME
 
 
 def _distinguished(parts: list[_Cluster]) -> list[_Cluster]:
@@ -143,14 +145,16 @@ def _between(mine: _Known, theirs: _Known) -> Iterator[_Said]:
     yield by_bytes(log, other)
     yield by_facts(mine.facts, theirs.facts, overlap=overlap)
     yield by_order(log, mine.facts, other, theirs.facts)
-    if log.place.path in other.place.read or other.place.path in log.place.read:
+    if log.location.path in other.location.read or other.location.path in log.location.read:
         yield Relation.LIKELY, ""
 
 
-def _names(name: str, found: list[_Cluster]) -> list[str]:
+def _names(name: str, clusters: list[_Cluster]) -> list[str]:
     """The name of each cluster: the one in its tables if it has one, otherwise the first that is free."""
-    earlier = [one.name_in_tables or None for one in found]
-    taken = {at for at in earlier if at} | {log.place.name_in_tables for one in found for log in one.logs}
+    earlier = [one.name_in_tables or None for one in clusters]
+    taken = {at for at in earlier if at} | {
+        log.location.name_in_tables for one in clusters for log in one.logs
+    }
     names: list[str] = []
     for known in earlier:
         free = (name if number == 1 else f"{name}~{number}" for number in itertools.count(1))
@@ -159,20 +163,20 @@ def _names(name: str, found: list[_Cluster]) -> list[str]:
     return names
 
 
-def _merged(name: str, own_name: str, one: _Cluster, first: _Cluster) -> MergedHistory:
+def _merged(name: str, own_name: str, cluster: _Cluster, first: _Cluster) -> MergedHistory:
     logs = []
-    for log in one.logs:
-        place = msgspec.structs.replace(log.place, cluster=own_name)
+    for log in cluster.logs:
+        place = msgspec.structs.replace(log.location, cluster=own_name)
         logs.append(msgspec.structs.replace(log, place=place))
     merged = merge_logs(own_name, logs)
-    if one is first:
+    if cluster is first:
         return merged
-    paths = sorted({log.place.path for log in first.logs})
+    paths = sorted({log.location.path for log in first.logs})
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     reason = (
-        f"another cluster has the id {name}, too ({one.why}); this one is named {own_name}, the other one is "
-        f"{paths[0]}{more}"
+        f"another cluster has the id {name}, too ({cluster.why}); this one is named {own_name}, the other "
+        f"one is {paths[0]}{more}"
     )
-    present = min(merged.logs, key=lambda log: log.place.is_retained)
+    present = min(merged.logs, key=lambda log: log.location.is_retained)
     shared = Conflict(present, merged.start_offset, SHARED_ID, reason)
     return msgspec.structs.replace(merged, conflicts=[shared, *merged.conflicts])

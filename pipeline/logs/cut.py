@@ -52,13 +52,13 @@ def record_pieces(
     return pieces
 
 
-def _log_pieces(place: LogPlace, selection: Selection, split_bytes: int) -> Iterator[Piece]:
+def _log_pieces(location: LogPlace, selection: Selection, split_bytes: int) -> Iterator[Piece]:
     disk = StoreDisk()
-    if not disk.is_directory(place.path):
-        if place.path.endswith((".log", ".log.deleted")):
-            yield from _segment_pieces(place, place.path, disk.file_size(place.path), split_bytes)
+    if not disk.is_directory(location.path):
+        if location.path.endswith((".log", ".log.deleted")):
+            yield from _segment_pieces(location, location.path, disk.file_size(location.path), split_bytes)
         return
-    bases = list_segments(disk, place.path)
+    bases = list_segments(disk, location.path)
     timed = selection.from_ms is not None or selection.to_ms is not None
     for at, base in enumerate(bases):
         following = bases[at + 1] if at + 1 < len(bases) else None
@@ -66,31 +66,36 @@ def _log_pieces(place: LogPlace, selection: Selection, split_bytes: int) -> Iter
             continue
         if selection.to_offset is not None and base > selection.to_offset:
             continue
-        if timed and is_outside(times_of(disk, place.path, base, following), selection):
+        if timed and is_outside(times_of(disk, location.path, base, following), selection):
             continue
-        file = join(place.path, segment_name(base))
-        yield from _segment_pieces(place, file, disk.file_size(file), split_bytes)
+        file = join(location.path, segment_name(base))
+        yield from _segment_pieces(location, file, disk.file_size(file), split_bytes)
 
 
-def _segment_pieces(place: LogPlace, file: str, size_bytes: int, split_bytes: int) -> Iterator[Piece]:
+def _segment_pieces(location: LogPlace, file: str, size_bytes: int, split_bytes: int) -> Iterator[Piece]:
     """Cuts one segment at batch boundaries. What follows damage belongs to the last piece."""
     position, offset = 0, None
     if size_bytes >= 2 * split_bytes:
         for header in hop(file, None):
             if header.position - position >= split_bytes and size_bytes - header.position >= split_bytes // 2:
-                yield _piece(place, file, position, offset, header.position)
+                yield _piece(location, file, position, offset, header.position)
                 position, offset = header.position, header.base_offset
-    yield _piece(place, file, position, offset, None)
+    yield _piece(location, file, position, offset, None)
 
 
-def _piece(place: LogPlace, file: str, position: int, offset: int | None, end: int | None) -> Piece:
+def _piece(location: LogPlace, file: str, position: int, offset: int | None, end: int | None) -> Piece:
     return Piece(
-        cluster=place.cluster, node_id=place.node_id, file=file, position=position, offset=offset, end=end
+        cluster=location.cluster,
+        node_id=location.node_id,
+        file=file,
+        position=position,
+        offset=offset,
+        end=end,
     )
 
 
-def _checkpoint(place: LogPlace, file: str) -> Piece:
-    return Piece(cluster=place.cluster, node_id=place.node_id, file=file, checkpoint=True)
+def _checkpoint(location: LogPlace, file: str) -> Piece:
+    return Piece(cluster=location.cluster, node_id=location.node_id, file=file, checkpoint=True)
 
 
 def _checkpoint_pieces(places: Iterable[LogPlace]) -> list[Piece]:
@@ -110,7 +115,7 @@ def _newest_of_histories(histories: Iterable[MergedHistory]) -> list[Piece]:
     """The newest snapshot of each cluster."""
     pieces: list[Piece] = []
     for merged in histories:
-        known = [(epoch, offset, log.place) for log in merged.logs for offset, epoch in log.snapshots]
+        known = [(epoch, offset, log.location) for log in merged.logs for offset, epoch in log.snapshots]
         if known:
             epoch, offset, place = max(known, key=lambda at: (at[0], at[1], at[2].path))
             is_file = ".checkpoint" in place.path
@@ -150,8 +155,8 @@ def _surveyed(log: LogSurvey, segment: SegmentSurvey, start: int, end: int) -> I
 def _piece_of(log: LogSurvey, segment: SegmentSurvey, split: Split) -> Piece:
     origin = segment.origin
     return Piece(
-        cluster=log.place.cluster,
-        node_id=log.place.node_id if origin is None else origin.node_id,
+        cluster=log.location.cluster,
+        node_id=log.location.node_id if origin is None else origin.node_id,
         file=segment.file if origin is None else origin.file,
         read_from="" if origin is None else segment.file,
         shift=0 if origin is None else origin.position,

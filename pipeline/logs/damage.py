@@ -180,11 +180,11 @@ def _version_problem(cls: type, version: int, level: int) -> str | None:
     return None
 
 
-def log_damage(disk: Disk, place: LogPlace, dialect: Dialect | None = None) -> Iterator[DamageRow]:
+def log_damage(disk: Disk, location: LogPlace, dialect: Dialect | None = None) -> Iterator[DamageRow]:
     """Every row of one log, which is read from start to end. An unreadable file is one row."""
     notes = DamageNotes(dialect)
     try:
-        log = MetadataLog(disk, place.path)
+        log = MetadataLog(disk, location.path)
         for item in log.batches():
             if isinstance(item, Damage):
                 notes.damage(item)
@@ -192,5 +192,5 @@ def log_damage(disk: Disk, place: LogPlace, dialect: Dialect | None = None) -> I
                 notes.batch(item)
             yield from notes.take()
     except (StorageError, OSError) as error:
-        notes.add(UNREADABLE, place.path, 0, 0, str(error))
+        notes.add(UNREADABLE, location.path, 0, 0, str(error))
     yield from notes.take(at_end=True)

@@ -35,14 +35,14 @@ def ends_of(given: StreamOffset) -> dict[str, LogEnd]:
 
 
 def log_ends(
-    places: Iterable[LogPlace], known: Mapping[str, LogEnd], disk: StoreDisk | None = None
+    places: Iterable[LogPlace], earlier: Mapping[str, LogEnd], disk: StoreDisk | None = None
 ) -> dict[str, LogEnd]:
     """The end of each log: after its last whole batch; damage before that is skipped. A log that became
     shorter keeps its old end. One with unchanged length is not opened: with a `disk` that has listed the
     logs, that costs nothing."""
     disk, ends = disk or StoreDisk(), dict[str, LogEnd]()
     for log_place in places:
-        end = known.get(log_place.path, LogEnd())
+        end = earlier.get(log_place.path, LogEnd())
         for file, base in _segments(log_place, disk)[-1:]:
             if (base, disk.file_size(file)) != end[1:]:
                 found = _end_of(file, base, _begin(file, base, end))
@@ -137,37 +137,37 @@ def _part_of(file: str, start: LogEnd, budget: _Budget) -> LogEnd | None:
     return end
 
 
-def pieces_between(place: LogPlace, start: LogEnd, end: LogEnd, split_bytes: int) -> list[Piece]:
+def pieces_between(location: LogPlace, start: LogEnd, end: LogEnd, split_bytes: int) -> list[Piece]:
     """Pieces with what was added to a log between two ends."""
     pieces: list[Piece] = []
     if start.offset >= end.offset:
         return pieces
-    segments = _segments(place, StoreDisk())
+    segments = _segments(location, StoreDisk())
     for at, (file, base) in enumerate(segments):
         following = segments[at + 1][1] if at + 1 < len(segments) else None
         if (following is None or following > start.offset) and base < end.offset:
-            pieces += _pieces_of(place, file, base, start, end, split_bytes)
+            pieces += _pieces_of(location, file, base, start, end, split_bytes)
     return pieces
 
 
-def _segments(place: LogPlace, disk: StoreDisk) -> list[tuple[str, int]]:
+def _segments(location: LogPlace, disk: StoreDisk) -> list[tuple[str, int]]:
     """(file, base offset) of each segment. A renamed segment starts at its first batch."""
-    if disk.is_directory(place.path):
-        bases = list_segments(disk, place.path)
-        return [(join(place.path, segment_name(base)), base) for base in bases]
-    if ".checkpoint" in place.path:
+    if disk.is_directory(location.path):
+        bases = list_segments(disk, location.path)
+        return [(join(location.path, segment_name(base)), base) for base in bases]
+    if ".checkpoint" in location.path:
         return []
-    return [(place.path, next((header.base_offset for header in hop(place.path, None)), 0))]
+    return [(location.path, next((header.base_offset for header in hop(location.path, None)), 0))]
 
 
-def _begin(file: str, base: int, known: LogEnd) -> tuple[int, int]:
-    """(byte, offset) of the batch at which to start in a segment: `known` if a batch still starts there,
+def _begin(file: str, base: int, earlier: LogEnd) -> tuple[int, int]:
+    """(byte, offset) of the batch at which to start in a segment: `earlier` if a batch still starts there,
     otherwise the first batch."""
-    if known.base == base and known.position:
-        header = next(hop(file, None, known.position), None)
-        is_end = header is None and known.position == StoreDisk().file_size(file)
-        if is_end or (header is not None and header.base_offset >= known.offset):
-            return known.position, known.offset
+    if earlier.base == base and earlier.position:
+        header = next(hop(file, None, earlier.position), None)
+        is_end = header is None and earlier.position == StoreDisk().file_size(file)
+        if is_end or (header is not None and header.base_offset >= earlier.offset):
+            return earlier.position, earlier.offset
     return 0, base
 
 
@@ -184,21 +184,21 @@ def _end_of(file: str, base: int, begin: tuple[int, int]) -> LogEnd:
 
 
 def _pieces_of(
-    place: LogPlace, file: str, base: int, start: LogEnd, end: LogEnd, split_bytes: int
+    location: LogPlace, file: str, base: int, start: LogEnd, end: LogEnd, split_bytes: int
 ) -> Iterator[Piece]:
     """One segment's part, cut at batch boundaries. What follows damage belongs to the last piece."""
     position, offset = _begin(file, base, start)
     last = end.position if end.base == base else None
 
-    def piece(low: int, at: int, high: int | None) -> Piece:
+    def piece(low: int, first_offset: int, high: int | None) -> Piece:
         return Piece(
-            cluster=place.cluster,
-            node_id=place.node_id,
+            cluster=location.cluster,
+            node_id=location.node_id,
             file=file,
             position=low,
-            offset=at,
+            offset=first_offset,
             end=high,
-            from_offset=start.offset if start.offset > at else None,
+            from_offset=start.offset if start.offset > first_offset else None,
             to_offset=end.offset,
         )
 

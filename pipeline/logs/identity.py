@@ -74,11 +74,11 @@ class Relation(Enum):
 def read_facts(disk: Disk, log: LogSurvey) -> Facts:
     """The facts of a log and of its oldest and newest snapshot. Of a retained log,
     the facts stored beside it."""
-    if log.place.is_retained:
-        return msgspec.msgpack.decode(read_file(disk, join(log.place.path, FACTS_FILE)), type=Facts)
+    if log.location.is_retained:
+        return msgspec.msgpack.decode(read_file(disk, join(log.location.path, FACTS_FILE)), type=Facts)
     whole = log.records >= log.end_offset - log.start_offset
     facts = Facts(since=log.start_offset if whole else log.end_offset, until=log.end_offset)
-    source = MetadataLog(disk, log.place.path)
+    source = MetadataLog(disk, log.location.path)
     for batch in _batches(source, log.start_offset, log.end_offset):
         _note(facts, batch)
     for offset, epoch in {*log.snapshots[:1], *log.snapshots[-1:]}:
@@ -134,44 +134,44 @@ def _note(facts: Facts, batch: ReadBatch) -> None:
                 pass
 
 
-def by_bytes(one: LogSurvey, other: LogSurvey) -> tuple[Relation, str]:
+def by_bytes(log: LogSurvey, other: LogSurvey) -> tuple[Relation, str]:
     """The relation by the bytes at common places, and where they differ. Equal bytes after different ones
     prove nothing: idle records of two clusters can be the same."""
     equal: list[int] = []
     differing: list[int] = []
-    for offset in sorted(one.marks.keys() & other.marks.keys()):
-        (epoch, crc), (other_epoch, other_crc) = one.marks[offset], other.marks[offset]
+    for offset in sorted(log.marks.keys() & other.marks.keys()):
+        (epoch, crc), (other_epoch, other_crc) = log.marks[offset], other.marks[offset]
         if epoch == other_epoch:
             (equal if crc == other_crc else differing).append(offset)
     if differing and not (equal and equal[0] < differing[0]):
         return Relation.OTHER, f"other bytes at offset {differing[0]} of the same epoch"
-    alike = equal or any(one.sums[at] == other.sums[at] for at in one.sums.keys() & other.sums.keys())
+    alike = equal or any(log.sums[at] == other.sums[at] for at in log.sums.keys() & other.sums.keys())
     return Relation.SAME if alike and not differing else Relation.OPEN, ""
 
 
-def by_facts(one: Facts, other: Facts, *, overlap: bool) -> tuple[Relation, str]:
+def by_facts(facts: Facts, other: Facts, *, overlap: bool) -> tuple[Relation, str]:
     """The relation by facts, and the fact that differs. `overlap`: the logs have offsets in common."""
     if (
-        one.known_topics & other.known_topics
-        or set(one.brokers.values()) & set(other.brokers.values())
-        or one.directories & other.directories
+        facts.known_topics & other.known_topics
+        or set(facts.brokers.values()) & set(other.brokers.values())
+        or facts.directories & other.directories
     ):
         return Relation.SAME, ""
-    for mine, theirs in ((one, other), (other, one)):
+    for mine, theirs in ((facts, other), (other, facts)):
         for broker_id, epoch in sorted(theirs.brokers):
             if mine.since <= epoch < mine.until and (broker_id, epoch) not in mine.brokers:
                 return Relation.OTHER, f"no registration of broker {broker_id} at offset {epoch}"
-    ids = {name: topic_id for topic_id, name in one.topics.items()}
+    ids = {name: topic_id for topic_id, name in facts.topics.items()}
     names = sorted(set(other.topics.values()) & ids.keys())
     if names:
         theirs_id = next(topic_id for topic_id, name in other.topics.items() if name == names[0])
         said = f"topic {names[0]} is {uuid_to_text(ids[names[0]])} here and {uuid_to_text(theirs_id)} there"
         return Relation.OTHER, said
-    if overlap and one.has_entities and other.has_entities:
+    if overlap and facts.has_entities and other.has_entities:
         return Relation.OTHER, "no topic and no process of a broker in common"
-    if (one.topics and other.topics) or (one.directories and other.directories):
+    if (facts.topics and other.topics) or (facts.directories and other.directories):
         return Relation.OTHER, "no topic, no log directory and no process of a broker in common"
-    if one.brokers and other.brokers and not one.endpoints & other.endpoints:
+    if facts.brokers and other.brokers and not facts.endpoints & other.endpoints:
         return Relation.OTHER, "no topic, and no broker with the same id and endpoint in common"
     return Relation.OPEN, ""
 

@@ -106,7 +106,7 @@ class MergedHistory(msgspec.Struct, frozen=True):
         for log in self.logs:
             for offset, epoch in log.snapshots:
                 if start <= offset <= end and self._fits(offset, epoch, start, end):
-                    snapshots[offset, epoch, log.place.path] = (log, offset, epoch)
+                    snapshots[offset, epoch, log.location.path] = (log, offset, epoch)
         return [snapshots[key] for key in sorted(snapshots)]
 
     def _fits(self, offset: int, epoch: int, start: int, end: int) -> bool:
@@ -131,11 +131,11 @@ class MergedHistory(msgspec.Struct, frozen=True):
                 return f"{conflict.kind}: {conflict.reason}"
         for section in self.sections:
             if section.start <= low < section.end:
-                if section.log.place.is_retained:
+                if section.log.location.is_retained:
                     return "an earlier run read its records from another log"
-                node = section.log.place.node_id
+                node = section.log.location.node_id
                 who = f"node {node}, " if node is not None else ""
-                return f"its records were read from {who}{section.log.place.path}"
+                return f"its records were read from {who}{section.log.location.path}"
         return "its records belong to no part of the history"
 
 
@@ -147,7 +147,7 @@ def merge_logs(cluster: str, logs: Iterable[LogSurvey]) -> MergedHistory:
         logs,
         key=lambda log: (
             *(not log.has_records, -log.last_epoch, -log.end_offset),
-            *(log.place.is_retained, log.start_offset, log.place.path),
+            *(log.location.is_retained, log.start_offset, log.location.path),
         ),
     )
     best = ordered[0]
@@ -172,7 +172,7 @@ def _before(first: HistorySection, ordered: list[LogSurvey]) -> HistorySection |
     epoch = first.log.epochs[0][0] if first.log.epochs else first.log.last_epoch
     for log in ordered:  # what was read once stays, even if it can no longer be compared
         reaches = log.start_offset < first.start <= log.end_offset
-        if log.place.is_retained and reaches and log.last_epoch <= epoch:
+        if log.location.is_retained and reaches and log.last_epoch <= epoch:
             return HistorySection(log, log.start_offset, first.start)
     earlier = [log for log in ordered if log.end_offset < first.start and log.last_epoch <= epoch]
     return HistorySection(earlier[0], earlier[0].start_offset, earlier[0].end_offset) if earlier else None
@@ -194,7 +194,7 @@ def _newest_snapshot(logs: list[LogSurvey]) -> HistorySection | None:
     if not snapshots:
         return None
     epoch, offset, log = max(
-        snapshots, key=lambda at: (at[0], at[1], not at[2].place.is_retained, at[2].place.path)
+        snapshots, key=lambda at: (at[0], at[1], not at[2].location.is_retained, at[2].location.path)
     )
     if epoch < max(at.last_epoch for at in logs):
         return None
@@ -235,8 +235,8 @@ def _difference(best: LogSurvey, log: LogSurvey) -> Conflict | None:
         ours, theirs = best.epoch_at(offset), log.epoch_at(offset)
         if ours != theirs:
             reason = (
-                f"expected leader epoch {ours} at offset {offset}, as {best.place.path} has, found {theirs}; "
-                "its records from there on were left out"
+                f"expected leader epoch {ours} at offset {offset}, as {best.location.path} has, found"
+                f" {theirs}; its records from there on were left out"
             )
             return Conflict(log, offset, SUPERSEDED, reason)
     for offset in sorted(best.marks.keys() & log.marks.keys()):
@@ -252,6 +252,6 @@ def _difference(best: LogSurvey, log: LogSurvey) -> Conflict | None:
 
 def _other_bytes(best: LogSurvey, where: str) -> str:
     return (
-        f"expected the bytes of {best.place.path} at {where}, found others of the same epoch; "
+        f"expected the bytes of {best.location.path} at {where}, found others of the same epoch; "
         "compare the logs with `metaquorum log check`"
     )

@@ -61,18 +61,18 @@ class Identities:
     changed. Remembers only the logs of the last call."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[_Stamps, ClusterIdentity | None]] = {}
+        self._read: dict[str, tuple[_Stamps, ClusterIdentity | None]] = {}
 
     def of(self, disk: Disk, logs: list[MetadataLog]) -> list[ClusterIdentity | None]:
         """The identity of each log; None without a readable file that names one."""
         now_ns = time.time_ns()
         stamps = [_stamps(disk, log) for log in logs]
-        said = [self._known.get(log.path, (None, None)) for log in logs]
+        said = [self._read.get(log.path, (None, None)) for log in logs]
         asked = [at for at in range(len(logs)) if said[at][0] is None or said[at][0] != stamps[at]]
         identities = [identity for _, identity in said]
         for at, identity in zip(asked, _read_all([logs[at] for at in asked]), strict=True):
             identities[at] = identity
-        self._known = {
+        self._read = {
             log.path: (seen, identity)
             for log, seen, identity in zip(logs, stamps, identities, strict=True)
             if all(one is None or one[1] < now_ns - SETTLED_NS for one in seen)
@@ -102,10 +102,10 @@ def _identity(log: MetadataLog) -> ClusterIdentity | None:
 
 
 def find_logs(
-    disk: Disk, paths: Iterable[str], cluster: str | None = None, known: Identities | None = None
+    disk: Disk, paths: Iterable[str], cluster: str | None = None, earlier: Identities | None = None
 ) -> list[LogPlace]:
     """Every log below the paths, each once, in path order. `cluster`: the cluster of all of them, whatever
-    their files say. `known`: what was read before. Parts of a path may contain *, ? and [...]. Raises
+    their files say. `earlier`: what was read before. Parts of a path may contain *, ? and [...]. Raises
     NoLogsError for a path that is missing or has no log."""
     logs_by_path: dict[str, MetadataLog] = {}
     for path in (one for given in paths for one in _matching(disk, given)):
@@ -122,7 +122,7 @@ def find_logs(
                 "a node's directory, a directory above them, or an archive of one (.mqa, .tar, .tar.gz, .tgz)"
             )
     logs = list(logs_by_path.values())
-    identities = (known or Identities()).of(disk, logs)
+    identities = (earlier or Identities()).of(disk, logs)
     return [_place(log, identity, cluster) for log, identity in zip(logs, identities, strict=True)]
 
 

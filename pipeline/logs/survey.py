@@ -77,7 +77,7 @@ class LogSurvey(msgspec.Struct, kw_only=True):
     offsets: (first offset, end offset, sum over base offset, epoch and CRC of its batches).
     `snapshots`: (end offset, epoch)."""
 
-    place: LogPlace
+    location: LogPlace
     start_offset: int
     end_offset: int
     epochs: list[tuple[int, int]]
@@ -95,7 +95,7 @@ class LogSurvey(msgspec.Struct, kw_only=True):
     @property
     def key(self) -> tuple[str, int]:
         """Identifies the log, also among several in one directory with holes."""
-        return self.place.path, self.start_offset
+        return self.location.path, self.start_offset
 
     @property
     def has_records(self) -> bool:
@@ -122,7 +122,7 @@ class LogSurvey(msgspec.Struct, kw_only=True):
 def nothing_of(log_place: LogPlace, problem: str) -> LogSurvey:
     """A log that could not be read at all."""
     return LogSurvey(
-        place=log_place,
+        location=log_place,
         start_offset=0,
         end_offset=0,
         epochs=[],
@@ -231,9 +231,9 @@ class _Survey:
         last = self.segments[-1] if self.segments else None
         return last is not None and base > last.end_offset and last.readable_bytes == last.size_bytes
 
-    def made(self, place: LogPlace, snapshots: list[tuple[int, int]], start: int) -> LogSurvey:
+    def made(self, location: LogPlace, snapshots: list[tuple[int, int]], start: int) -> LogSurvey:
         return LogSurvey(
-            place=place,
+            location=location,
             start_offset=self.segments[0].start_offset if self.segments else start,
             end_offset=max((at.end_offset for at in self.segments), default=start),
             epochs=self.epochs,
@@ -273,11 +273,11 @@ class _Survey:
         self.records += header.next_offset - header.base_offset
 
 
-def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[LogSurvey]:
-    """The present content of the log at `place`: one value, or several if segments are missing between
+def survey(disk: Disk, location: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[LogSurvey]:
+    """The present content of the log at `location`: one value, or several if segments are missing between
     others. Raises StorageError or OSError if it cannot be read."""
-    require_path(disk, place.path)
-    log = MetadataLog(disk, place.path)
+    require_path(disk, location.path)
+    log = MetadataLog(disk, location.path)
     gathered = [_Survey(split_bytes)]
     for base in _bases(log):
         if gathered[-1].leaves_out(base):
@@ -287,21 +287,21 @@ def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[
         if gathered[-1].segment(file, size_bytes, base, hop(file, base)).readable_bytes != size_bytes:
             gathered = _slowly(disk, log)
             break
-    if place.is_retained:
-        _note_origins(disk, gathered, place)
+    if location.is_retained:
+        _note_origins(disk, gathered, location)
     snapshots = _snapshots(log)
     start = snapshots[-1][0] if snapshots else log.start_offset
-    return [one.made(place, snapshots, start) for one in gathered]
+    return [one.made(location, snapshots, start) for one in gathered]
 
 
 def snapshot_file(log: LogSurvey, position: LogPosition) -> str:
     """The file of a log's snapshot."""
-    source = MetadataLog(StoreDisk(), log.place.path)
+    source = MetadataLog(StoreDisk(), log.location.path)
     return source.path if source.is_checkpoint else snapshot_path(source.directory, position)
 
 
-def _note_origins(disk: Disk, gathered: list[_Survey], place: LogPlace) -> None:
-    data = read_file(disk, join(place.path, ORIGINS_FILE))
+def _note_origins(disk: Disk, gathered: list[_Survey], location: LogPlace) -> None:
+    data = read_file(disk, join(location.path, ORIGINS_FILE))
     origins = msgspec.json.decode(data, type=dict[str, Origin])
     for one in gathered:
         for segment in one.segments:

@@ -161,12 +161,12 @@ def bars(
         width = PLOT / max(1, len(values))
         path = "".join(
             _rect(
-                LEFT + place * width,
+                LEFT + index * width,
                 base - height_of * value / most,
                 max(1, width - 0.6),
                 height_of * value / most,
             )
-            for place, value in enumerate(values.tolist())
+            for index, value in enumerate(values.tolist())
             if value > 0
         )
         shown = number_text(most)

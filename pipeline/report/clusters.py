@@ -46,11 +46,11 @@ NameCells = Callable[[str], Cell]
 def by_trouble(fleet: Fleet) -> list[ClusterFacts]:
     """The clusters with most errors first, then those with most warnings, then by time without leaders."""
 
-    def badness(one: ClusterFacts) -> tuple[int, int, float, str]:
-        sums = one.sums
+    def badness(cluster: ClusterFacts) -> tuple[int, int, float, str]:
+        sums = cluster.sums
         lost = sums["leaderless_seconds"] + sums["under_min_isr_seconds"] / 10
-        errors, warnings = fleet.counted.get(one.cluster, (0, 0))
-        return -errors, -warnings, -lost, one.cluster
+        errors, warnings = fleet.counted.get(cluster.cluster, (0, 0))
+        return -errors, -warnings, -lost, cluster.cluster
 
     return sorted(fleet.clusters, key=badness)
 
@@ -66,12 +66,12 @@ def named(fleet: Fleet) -> NameCells:
     return lambda cluster: name(cluster, _anchor(cluster) if cluster in detailed else "")
 
 
-def overview(fleet: Fleet, found: list[AuditFinding]) -> str:
+def overview(fleet: Fleet, findings: list[AuditFinding]) -> str:
     """One row per cluster."""
     ordered = by_trouble(fleet)
-    errors, warnings = _counted(found, "error"), _counted(found, "warning")
+    errors, warnings = _counted(findings, "error"), _counted(findings, "warning")
     worst: dict[str, AuditFinding] = {}
-    for at in found:
+    for at in findings:
         worst.setdefault(at.cluster, at)
     named_cell = named(fleet)
     rows = []
@@ -117,11 +117,11 @@ def _what(cluster: ClusterFacts, worst: AuditFinding | None) -> str:
     return "; ".join(said) or "–"
 
 
-def _counted(found: list[AuditFinding], severity: str) -> Counter[str]:
-    return Counter(one.cluster for one in found if one.severity == severity)
+def _counted(findings: list[AuditFinding], severity: str) -> Counter[str]:
+    return Counter(one.cluster for one in findings if one.severity == severity)
 
 
-def one_by_one(fleet: Fleet, found: list[AuditFinding]) -> str:
+def one_by_one(fleet: Fleet, findings: list[AuditFinding]) -> str:
     """Figures, findings, voters and audit trail, cluster by cluster. For a single cluster, the page has
     figures and findings further up."""
     ordered = by_trouble(fleet)
@@ -129,7 +129,7 @@ def one_by_one(fleet: Fleet, found: list[AuditFinding]) -> str:
     alone = len(ordered) == 1
     parts = []
     for cluster in shown:
-        own = [] if alone else [at for at in found if at.cluster == cluster.cluster]
+        own = [] if alone else [at for at in findings if at.cluster == cluster.cluster]
         parts.append(
             f'<article id="{_anchor(cluster.cluster)}"><h3>{escape(cluster.cluster)}</h3>'
             f'<p class="soft">{words(_facts(cluster))}</p>{"" if alone else _figures(cluster, own)}'
@@ -139,14 +139,14 @@ def one_by_one(fleet: Fleet, found: list[AuditFinding]) -> str:
     return section("each", "Cluster by cluster", *parts, more)
 
 
-def _facts(one: ClusterFacts) -> str:
+def _facts(cluster: ClusterFacts) -> str:
     said = []
-    if one.end_ms:
-        lasted = seconds_text((one.end_ms - one.start_ms) / 1000)
-        said.append(f"{utc(one.start_ms, 'minutes')} to {utc(one.end_ms, 'minutes')} ({lasted}).")
-    said.append(f"Logs of {_many(one.nodes, 'node')}, {_many(one.topics, 'topic')}.")
-    if one.voters:
-        last = one.voters[-1]
+    if cluster.end_ms:
+        lasted = seconds_text((cluster.end_ms - cluster.start_ms) / 1000)
+        said.append(f"{utc(cluster.start_ms, 'minutes')} to {utc(cluster.end_ms, 'minutes')} ({lasted}).")
+    said.append(f"Logs of {_many(cluster.nodes, 'node')}, {_many(cluster.topics, 'topic')}.")
+    if cluster.voters:
+        last = cluster.voters[-1]
         listed = ", ".join(map(str, last["voters"]))
         version = "" if last["kraft_version"] is None else f", kraft.version {last['kraft_version']}"
         said.append(f"Voters: {listed}{version}.")
@@ -157,16 +157,20 @@ def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _figures(one: ClusterFacts, own: list[AuditFinding]) -> str:
-    share, numbers, unclean = one.availability, quantiles(one.durations()), one.sums["unclean_elections"]
-    errors, warnings = (_counted(own, severity)[one.cluster] for severity in ("error", "warning"))
+def _figures(cluster: ClusterFacts, own: list[AuditFinding]) -> str:
+    share, numbers, unclean = (
+        cluster.availability,
+        quantiles(cluster.durations()),
+        cluster.sums["unclean_elections"],
+    )
+    errors, warnings = (_counted(own, severity)[cluster.cluster] for severity in ("error", "warning"))
     listed = (
-        tile(str(one.brokers), "brokers"),
-        tile(short(one.partitions), "partitions"),
-        tile(short(one.records), "records"),
+        tile(str(cluster.brokers), "brokers"),
+        tile(short(cluster.partitions), "partitions"),
+        tile(short(cluster.records), "records"),
         tile("–" if share is None else f"{100 * share:.3f} %", "of time with a leader"),
-        tile(seconds_text(one.sums["leaderless_seconds"]), "leaderless"),
-        tile(seconds_text(one.sums["under_min_isr_seconds"]), "under min ISR"),
+        tile(seconds_text(cluster.sums["leaderless_seconds"]), "leaderless"),
+        tile(seconds_text(cluster.sums["under_min_isr_seconds"]), "under min ISR"),
         tile(str(int(unclean)), "unclean elections", "bad" if unclean else ""),
         tile("–" if numbers is None else seconds_text(numbers[2] / 1000), "longest failover"),
         tile(str(errors), "errors", "bad" if errors else ""),
@@ -178,21 +182,21 @@ def _figures(one: ClusterFacts, own: list[AuditFinding]) -> str:
 def _findings(own: list[AuditFinding]) -> str:
     rows = [
         (
-            tag(one.severity),
-            Cell(f'<span class="id">{escape(one.kind)}</span>'),
-            path(one.subject, 1) if one.kind == "damage" else code(one.subject),
-            period(one.time_ms, one.end_ms),
-            text(one.text),
+            tag(finding.severity),
+            Cell(f'<span class="id">{escape(finding.kind)}</span>'),
+            path(finding.subject, 1) if finding.kind == "damage" else code(finding.subject),
+            period(finding.time_ms, finding.end_ms),
+            text(finding.text),
         )
-        for one in own[:MAX_FINDINGS]
+        for finding in own[:MAX_FINDINGS]
     ]
     heads = ("Severity", "Finding", "Subject", "When", "What")
     more = left_out(len(rows), len(own), "findings", "metaquorum pipeline audit prints all of them.")
     return table("Findings, most severe first", heads, rows, wide=4) + more
 
 
-def _voters(one: ClusterFacts) -> str:
-    changed = [row for row in one.voters if row["changed"] is not None]
+def _voters(cluster: ClusterFacts) -> str:
+    changed = [row for row in cluster.voters if row["changed"] is not None]
     if not changed:
         return ""
     rows = [
@@ -204,11 +208,11 @@ def _voters(one: ClusterFacts) -> str:
     return table("Voter changes, latest first", heads, rows, wide=3) + more
 
 
-def _asked(one: ClusterFacts) -> str:
+def _asked(cluster: ClusterFacts) -> str:
     """Which principal made which requests. Empty for logs without causes."""
-    if not one.asked:
+    if not cluster.asked:
         return ""
-    latest = sorted(one.asked.items(), key=lambda at: (-at[1]["offset"], at[0]))
+    latest = sorted(cluster.asked.items(), key=lambda at: (-at[1]["offset"], at[0]))
     rows = [
         (
             text(who),

@@ -50,10 +50,10 @@ MAX_ROWS = 40
 """Rows of the tables of violations and damage."""
 
 
-def marks_of(one: ClusterFacts) -> list[tuple[str, float, float]]:
+def marks_of(cluster: ClusterFacts) -> list[tuple[str, float, float]]:
     """The times in which a cluster was unobserved or switched off."""
-    marks = [(charts.OFF, float(at.start_ms), float(at.end_ms)) for at in one.offs]
-    return [*marks, *((charts.UNSEEN, float(at.start_ms), float(at.end_ms)) for at in one.silences)]
+    marks = [(charts.OFF, float(at.start_ms), float(at.end_ms)) for at in cluster.offs]
+    return [*marks, *((charts.UNSEEN, float(at.start_ms), float(at.end_ms)) for at in cluster.silences)]
 
 
 def marks_key(shown: Iterable[ClusterFacts]) -> str:
@@ -69,8 +69,10 @@ def marks_key(shown: Iterable[ClusterFacts]) -> str:
 def partitions(fleet: Fleet) -> str:
     """Partitions by their time without a leader, longest first."""
 
-    def weight(at: tuple[str, tuple[str, str, int], Trouble]) -> tuple[int, int, str, tuple[str, str, int]]:
-        return -at[2].leaderless_ms, -at[2].under_min_isr_ms, at[0], at[1]
+    def weight(
+        entry: tuple[str, tuple[str, str, int], Trouble],
+    ) -> tuple[int, int, str, tuple[str, str, int]]:
+        return -entry[2].leaderless_ms, -entry[2].under_min_isr_ms, entry[0], entry[1]
 
     listed = [(one.cluster, where, hurt) for one in fleet.clusters for where, hurt in one.trouble.items()]
     worst = sorted(listed, key=weight)[:MAX_PARTITIONS]
@@ -136,14 +138,14 @@ def _failovers_of_each(fleet: Fleet) -> str:
     listed.sort(key=lambda at: (-(at[1] or (0, 0, -1))[2], at[0].cluster))
     rows = [
         (
-            name(one.cluster),
-            number(one.failover_causes.total()),
-            number(one.failovers_open),
-            number(one.failovers_lost),
+            name(cluster.cluster),
+            number(cluster.failover_causes.total()),
+            number(cluster.failovers_open),
+            number(cluster.failovers_lost),
             *(seconds(None if numbers is None else numbers[at] / 1000) for at in range(3)),
-            text(", ".join(word_of(cause) for cause, _ in one.failover_causes.most_common())),
+            text(", ".join(word_of(cause) for cause, _ in cluster.failover_causes.most_common())),
         )
-        for one, numbers in listed[:MAX_ROWS]
+        for cluster, numbers in listed[:MAX_ROWS]
     ]
     heads = ("Cluster", "Failovers", "Not yet replaced", "End not seen", "Median", "p95", "Longest", "Causes")
     more = left_out(len(rows), len(listed), "clusters", "the table failovers has all of them.")
@@ -301,8 +303,8 @@ def _lasted_ms(row: dict[str, Any]) -> int:
 
 
 def _timelines(fleet: Fleet) -> list[str]:
-    def weight(one: ClusterFacts) -> tuple[int, int, str]:
-        return -sum(row["partitions"] for row in one.incidents), -len(one.incidents), one.cluster
+    def weight(cluster: ClusterFacts) -> tuple[int, int, str]:
+        return -sum(row["partitions"] for row in cluster.incidents), -len(cluster.incidents), cluster.cluster
 
     ordered = sorted((one for one in fleet.clusters if one.incidents), key=weight)
     parts = [key(((_ORDERLY, "a clean shutdown, or another leader"), (_BAD, "anything else")))]
@@ -319,13 +321,13 @@ def _timelines(fleet: Fleet) -> list[str]:
     return [*parts, left_out(min(len(ordered), MAX_TIMELINES), len(ordered), "clusters", more)]
 
 
-def _row(one: ClusterFacts, kind: str) -> StateRow:
-    rows = [row for row in one.incidents if row["what"] == kind and row["from_time"] is not None]
+def _row(cluster: ClusterFacts, kind: str) -> StateRow:
+    rows = [row for row in cluster.incidents if row["what"] == kind and row["from_time"] is not None]
     spans = [
         (
             _ORDERLY if is_orderly(row["cause"]) or kind == LEADER_CHANGED else _BAD,
             float(row["from_time"]),
-            float(row["to_time"] if row["to_time"] is not None else max(one.end_ms, row["from_time"])),
+            float(row["to_time"] if row["to_time"] is not None else max(cluster.end_ms, row["from_time"])),
         )
         for row in rows
     ]
@@ -346,14 +348,14 @@ class PageMemory(msgspec.Struct, kw_only=True):
     findings: list[tuple[str, str, str, int | None, int | None, str, str]]
 
 
-def seen(fleet: Fleet, found: Sequence[AuditFinding]) -> PageMemory:
+def seen(fleet: Fleet, findings: Sequence[AuditFinding]) -> PageMemory:
     """What this page stores."""
     return PageMemory(
         end_ms=fleet.end_ms,
         clusters={one.cluster: one.records for one in fleet.clusters},
         findings=[
             (one.cluster, one.kind, one.subject, one.time_ms, one.end_ms, one.severity, one.text)
-            for one in found[:MAX_REMEMBERED]
+            for one in findings[:MAX_REMEMBERED]
         ],
     )
 

@@ -56,19 +56,19 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-
 
 
 def page(
-    fleet: Fleet, found: list[AuditFinding], *, title: str, tables: str, previous: str | None = None
+    fleet: Fleet, findings: list[AuditFinding], *, title: str, tables: str, previous: str | None = None
 ) -> str:
     """The whole page. The same facts give the same text. `previous`: an earlier page about the same tables,
     for the section on changes."""
     scale = TimeScale(fleet.start_ms, fleet.end_ms)
-    fleet.counted = _by_severity(found)
-    before, now = details.remembered(previous or ""), details.seen(fleet, found)
+    fleet.counted = _by_severity(findings)
+    before, now = details.remembered(previous or ""), details.seen(fleet, findings)
     sections = _SECTIONS if before is None else (("changes", "Since the last report"), *_SECTIONS)
     parts = (
         "" if before is None else details.changes(before, now, named(fleet)),
         _availability(fleet, scale),
-        overview(fleet, found),
-        _findings(found, fleet),
+        overview(fleet, findings),
+        _findings(findings, fleet),
         details.incidents(fleet),
         _brokers(fleet, scale),
         _churn(fleet, scale),
@@ -77,7 +77,7 @@ def page(
         details.quorum(fleet, scale),
         details.violations(fleet),
         details.damage(fleet),
-        one_by_one(fleet, found),
+        one_by_one(fleet, findings),
     )
     links = "".join(f'<a href="#{anchor}">{words}</a>' for anchor, words in sections)
     period = f"{utc(fleet.start_ms, 'minutes')} to {utc(fleet.end_ms, 'minutes')} UTC" if fleet.end_ms else ""
@@ -88,7 +88,7 @@ def page(
         f"<title>{escape(title)}</title><link rel=icon href=data:,><style>{CSS}</style></head>"
         '<body><a class="skip" href="#findings">Skip to the findings</a>'
         f'<header><h1>{escape(title)}</h1><p class="soft">{period} ({_span(fleet)})</p>'
-        f'<nav aria-label="Sections">{links}</nav>{_tiles(fleet, found)}</header>'
+        f'<nav aria-label="Sections">{links}</nav>{_tiles(fleet, findings)}</header>'
         f"<main>{''.join(parts)}</main><footer><p>{_footer(fleet, tables)}</p></footer>"
         f"{details.memory(now)}<script>{SCRIPT}</script></body></html>\n"
     )
@@ -120,12 +120,12 @@ def _footer(fleet: Fleet, tables: str) -> str:
     return " ".join(words)
 
 
-def _tiles(fleet: Fleet, found: list[AuditFinding]) -> str:
+def _tiles(fleet: Fleet, findings: list[AuditFinding]) -> str:
     clusters = fleet.clusters
     sums: Counter[str] = Counter()
     for cluster in clusters:
         sums.update(cluster.sums)
-    errors = sum(one.severity == "error" for one in found)
+    errors = sum(one.severity == "error" for one in findings)
     broken = sum(
         row["open" if severity == "warning" else "count"]
         for one in clusters
@@ -161,53 +161,53 @@ def _worst_tile(clusters: list[ClusterFacts]) -> str:
 # -- findings ----------------------------------------------------------------------------------------
 
 
-def _findings(found: list[AuditFinding], fleet: Fleet) -> str:
-    shown = _spread_over_kinds(found, MAX_FINDINGS)
+def _findings(findings: list[AuditFinding], fleet: Fleet) -> str:
+    shown = _spread_over_kinds(findings, MAX_FINDINGS)
     name = named(fleet)
-    counted = Counter(one.kind for one in found)
+    counted = Counter(one.kind for one in findings)
     words = ", ".join(f"{count} {kind}" for kind, count in counted.most_common())
     rows = [
         (
-            tag(one.severity),
-            Cell(f'<span class="id">{escape(one.kind)}</span>'),
-            name(one.cluster),
-            path(one.subject, 1) if one.kind == "damage" else code(one.subject),
-            period(one.time_ms, one.end_ms),
-            number(one.count),
-            number(one.seconds, None if one.seconds is None else seconds_text(one.seconds)),
-            text(one.text),
+            tag(finding.severity),
+            Cell(f'<span class="id">{escape(finding.kind)}</span>'),
+            name(finding.cluster),
+            path(finding.subject, 1) if finding.kind == "damage" else code(finding.subject),
+            period(finding.time_ms, finding.end_ms),
+            number(finding.count),
+            number(finding.seconds, None if finding.seconds is None else seconds_text(finding.seconds)),
+            text(finding.text),
         )
-        for one in shown
+        for finding in shown
     ]
     heads = ("Severity", "Finding", "Cluster", "Subject", "When", "Count", "In all", "What")
-    intro = f'<p class="soft">{escape(words)}.</p>' if found else ""
+    intro = f'<p class="soft">{escape(words)}.</p>' if findings else ""
     more = left_out(
-        len(shown), len(found), "findings", "metaquorum pipeline audit --json prints all of them."
+        len(shown), len(findings), "findings", "metaquorum pipeline audit --json prints all of them."
     )
     return section("findings", "Findings", intro, table("The most severe first", heads, rows, wide=7), more)
 
 
-def _spread_over_kinds(found: list[AuditFinding], limit: int) -> list[AuditFinding]:
+def _spread_over_kinds(findings: list[AuditFinding], limit: int) -> list[AuditFinding]:
     """At most `limit` findings in their order. Of a long list, every kind gets a share."""
-    if len(found) <= limit:
-        return found
-    share = max(3, limit // max(1, len({one.kind for one in found})))
+    if len(findings) <= limit:
+        return findings
+    share = max(3, limit // max(1, len({one.kind for one in findings})))
     taken: Counter[str] = Counter()
     chosen = []
-    for position, finding in enumerate(found):
+    for position, finding in enumerate(findings):
         taken[finding.kind] += 1
         if taken[finding.kind] <= share:
             chosen.append(position)
-    rest = [at for at in range(len(found)) if at not in set(chosen)][: max(0, limit - len(chosen))]
-    return [found[at] for at in sorted([*chosen, *rest])][:limit]
+    rest = [at for at in range(len(findings)) if at not in set(chosen)][: max(0, limit - len(chosen))]
+    return [findings[at] for at in sorted([*chosen, *rest])][:limit]
 
 
 # -- over time -----------------------------------------------------------------------------------------
 
 
 def _brokers(fleet: Fleet, scale: TimeScale) -> str:
-    def trouble(one: ClusterFacts) -> tuple[int, str]:
-        return -len(one.fences()), one.cluster
+    def trouble(cluster: ClusterFacts) -> tuple[int, str]:
+        return -len(cluster.fences()), cluster.cluster
 
     ordered = sorted((one for one in fleet.clusters if one.brokers), key=trouble)
     parts = [
@@ -234,13 +234,13 @@ def _brokers(fleet: Fleet, scale: TimeScale) -> str:
     return section("brokers", "Broker states over time", *parts)
 
 
-def _broker_row(one: ClusterFacts, broker: int, fences: int) -> StateRow:
+def _broker_row(cluster: ClusterFacts, broker: int, fences: int) -> StateRow:
     spans = [
-        (session.state, float(session.from_ms), float(session.to_ms or max(one.end_ms, session.from_ms)))
-        for session in one.sessions[broker]
+        (session.state, float(session.from_ms), float(session.to_ms or max(cluster.end_ms, session.from_ms)))
+        for session in cluster.sessions[broker]
     ]
-    down = _down_ms(one.sessions[broker], one.end_ms) / 1000
-    rack = one.racks.get(broker)
+    down = _down_ms(cluster.sessions[broker], cluster.end_ms) / 1000
+    rack = cluster.racks.get(broker)
     description = (
         f"broker {broker} ({rack or 'no rack'}): fenced {fences} times, {seconds_text(down)} not running"
     )

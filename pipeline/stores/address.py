@@ -34,15 +34,15 @@ class PathError(ValueError):
     """The text is not a valid place. The message says what to write."""
 
 
-def scheme_of(place: str) -> str | None:
+def scheme_of(address: str) -> str | None:
     """The scheme of an address; None for a path."""
-    found = _SCHEME.match(place)
+    found = _SCHEME.match(address)
     return found[1].lower() if found is not None else None
 
 
-def is_remote(place: str) -> bool:
+def is_remote(address: str) -> bool:
     """Whether a place (in the form of `address`) is in a store."""
-    return scheme_of(place) is not None
+    return scheme_of(address) is not None
 
 
 def address(text: str) -> str:

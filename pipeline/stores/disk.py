@@ -22,7 +22,7 @@ class StoreDisk(PosixDisk):
     """A `Disk` for reading paths, archives and addresses."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
+        self._infos: dict[str, Any] = {}
         self._listed: dict[str, list[str]] = {}
 
     def look_below(self, path: str) -> None:
@@ -39,7 +39,7 @@ class StoreDisk(PosixDisk):
         names: dict[str, set[str]] = {root: set()}
         for info in found:
             path_below = root + info.path.rstrip("/")[len(inner.rstrip("/")) :]
-            self._known[path_below] = info
+            self._infos[path_below] = info
             if not info.is_file:
                 names.setdefault(path_below, set())
             while path_below != root:
@@ -48,8 +48,8 @@ class StoreDisk(PosixDisk):
                 path_below = above
         for path_below, inside in names.items():
             self._listed[path_below] = sorted(inside)
-            if path_below not in self._known:
-                self._known[path_below] = fs.FileInfo(path_below, fs.FileType.Directory)
+            if path_below not in self._infos:
+                self._infos[path_below] = fs.FileInfo(path_below, fs.FileType.Directory)
 
     def stamp(self, path: str) -> tuple[int, int] | None:
         """(bytes, time of the last change in ns) of a file, as a listing shows them; of a packed file, those
@@ -67,21 +67,21 @@ class StoreDisk(PosixDisk):
         found = os.stat(holder)
         return found.st_size, found.st_mtime_ns
 
-    def _info(self, place: str) -> Any:
+    def _info(self, address: str) -> Any:
         """pyarrow's FileInfo. A bucket that does not exist is an error, not an absent file."""
-        place = place.rstrip("/")
-        if place not in self._known:
-            if name_of(place) not in self._listed.get(parent_of(place), (name_of(place),)):
+        address = address.rstrip("/")
+        if address not in self._infos:
+            if name_of(address) not in self._listed.get(parent_of(address), (name_of(address),)):
                 from pyarrow import fs
 
-                return fs.FileInfo(place, fs.FileType.NotFound)
-            with in_one_line("look", place):
-                system, path = opened(place)
+                return fs.FileInfo(address, fs.FileType.NotFound)
+            with in_one_line("look", address):
+                system, path = opened(address)
                 found = system.get_file_info(path)
                 if found.type.name == "NotFound":
                     _require_bucket(system, path)
-                self._known[place] = found
-        return self._known[place]
+                self._infos[address] = found
+        return self._infos[address]
 
     def _is_there(self, path: str) -> bool:
         """Whether there is a file or directory of exactly this name."""
@@ -145,7 +145,7 @@ class StoreDisk(PosixDisk):
                 system, inner = opened(path)
                 found = system.get_file_info(fs.FileSelector(inner))
             for info in found:
-                self._known[join(path, info.base_name)] = info
+                self._infos[join(path, info.base_name)] = info
             self._listed[path] = [info.base_name for info in found if info.base_name]
         return self._listed[path]
 

@@ -17,14 +17,14 @@ _READ_ONLY = "logs in a store or an archive are only read"
 class ReadOnlyFile(ABC):
     """A file that is read in pieces of READ_AHEAD_BYTES."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, address: str) -> None:
+        self._address = address
         self._start, self._buffer = 0, b""
 
     @property
     def path(self) -> str:
         """The place by which it was opened."""
-        return self._place
+        return self._address
 
     @abstractmethod
     def size(self) -> int:
@@ -44,13 +44,13 @@ class ReadOnlyFile(ABC):
         return self._buffer[start : start + length]
 
     def append(self, data: bytes) -> None:
-        raise DiskError(parent_of(self._place), f"write of {self._place}", _READ_ONLY)
+        raise DiskError(parent_of(self._address), f"write of {self._address}", _READ_ONLY)
 
     def truncate(self, size: int) -> None:
-        raise DiskError(parent_of(self._place), f"truncate of {self._place}", _READ_ONLY)
+        raise DiskError(parent_of(self._address), f"truncate of {self._address}", _READ_ONLY)
 
     def sync(self) -> None:
-        raise DiskError(parent_of(self._place), f"sync of {self._place}", _READ_ONLY)
+        raise DiskError(parent_of(self._address), f"sync of {self._address}", _READ_ONLY)
 
     @abstractmethod
     def close(self) -> None:
@@ -60,32 +60,32 @@ class ReadOnlyFile(ABC):
 class RemoteFile(ReadOnlyFile):
     """One object. Raises DiskError if it changes meanwhile."""
 
-    def __init__(self, place: str) -> None:
-        super().__init__(place)
-        with in_one_line("open", place):
-            self._system, self._path = opened(place)
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        with in_one_line("open", address):
+            self._system, self._path = opened(address)
             self._seen = self._look()
             self._handle = self._system.open_input_file(self._path)
 
     def _look(self) -> tuple[int, int]:
         info = self._system.get_file_info(self._path)
         if not info.is_file:
-            raise FileMissingError(self._place)
+            raise FileMissingError(self._address)
         return info.size, info.mtime_ns or 0
 
     def size(self) -> int:
         return self._seen[0]
 
     def _load(self, position: int, length: int) -> bytes:
-        with in_one_line("read", self._place):
-            found = bytes(self._handle.read_at(length, position))
+        with in_one_line("read", self._address):
+            data = bytes(self._handle.read_at(length, position))
             if self._look() != self._seen:
                 raise DiskError(
-                    parent_of(self._place),
-                    f"read of {self._place}",
+                    parent_of(self._address),
+                    f"read of {self._address}",
                     "the object changed while it was read; run again when its upload is complete",
                 )
-        return found
+        return data
 
     def close(self) -> None:
         self._handle.close()
@@ -94,8 +94,8 @@ class RemoteFile(ReadOnlyFile):
 class PackedFile(ReadOnlyFile):
     """`size` bytes from byte `start` on of an open file, which others share."""
 
-    def __init__(self, place: str, handle: Any, start: int, size: int) -> None:
-        super().__init__(place)
+    def __init__(self, address: str, handle: Any, start: int, size: int) -> None:
+        super().__init__(address)
         self._handle, self._first, self._size = handle, start, size
 
     def size(self) -> int:

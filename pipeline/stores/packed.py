@@ -38,12 +38,12 @@ _OF_LOGS = (".log", ".deleted", ".checkpoint", ".properties", "quorum-state", "-
 class Archive:
     """Files by their names inside: (first byte, bytes) in `handle`."""
 
-    def __init__(self, place: str) -> None:
-        self.path = place
+    def __init__(self, address: str) -> None:
+        self.path = address
         self.files: dict[str, tuple[int, int]] = {}
         self.folders: dict[str, set[str]] = {"": set()}
-        with _in_one_line(place):
-            self.handle: IO[bytes] = self._plain() if place.lower().endswith(".tar") else self._unpacked()
+        with _in_one_line(address):
+            self.handle: IO[bytes] = self._plain() if address.lower().endswith(".tar") else self._unpacked()
 
     def _plain(self) -> IO[bytes]:
         """An uncompressed tar file, which is read directly."""
@@ -115,44 +115,44 @@ def holder_of(path: str) -> str:
 
 
 @lru_cache(maxsize=OPEN_ARCHIVES)
-def _archive(place: str, size: int, changed_ns: int) -> Archive | LogArchive:
-    if place.lower().endswith(SUFFIX):
-        return LogArchive(RemoteFile(place) if is_remote(place) else PosixDisk().open_read(place))
-    return Archive(place)
+def _archive(address: str, size: int, changed_ns: int) -> Archive | LogArchive:
+    if address.lower().endswith(SUFFIX):
+        return LogArchive(RemoteFile(address) if is_remote(address) else PosixDisk().open_read(address))
+    return Archive(address)
 
 
 @lru_cache(maxsize=OPEN_ARCHIVES)
-def _spooled(place: str, size: int, changed_ns: int) -> IO[bytes]:
+def _spooled(address: str, size: int, changed_ns: int) -> IO[bytes]:
     spool = _nameless()
-    with _in_one_line(place), closing(_raw(place)) as raw, gzip.open(raw) as source:
+    with _in_one_line(address), closing(_raw(address)) as raw, gzip.open(raw) as source:
         shutil.copyfileobj(source, spool)
     spool.flush()
     return spool
 
 
-def _look(place: str) -> tuple[int, int] | None:
+def _look(address: str) -> tuple[int, int] | None:
     """(bytes, time of the last change in ns) of a file; None if there is none."""
-    if is_remote(place):
-        with in_one_line("look", place):
-            system, inner = opened(place)
+    if is_remote(address):
+        with in_one_line("look", address):
+            system, inner = opened(address)
             info = system.get_file_info(inner)
         return (info.size, info.mtime_ns or 0) if info.is_file else None
     try:
-        found = os.stat(place)
+        found = os.stat(address)
     except OSError:
         return None
-    return (found.st_size, found.st_mtime_ns) if os.path.isfile(place) else None
+    return (found.st_size, found.st_mtime_ns) if os.path.isfile(address) else None
 
 
 def _nameless() -> IO[bytes]:
     return tempfile.TemporaryFile(prefix="metaquorum-")
 
 
-def _raw(place: str) -> Any:
+def _raw(address: str) -> Any:
     """Opens the packed file itself. One in a store is copied here first."""
-    if not is_remote(place):
-        return open(place, "rb")
-    spool, remote = _nameless(), RemoteFile(place)
+    if not is_remote(address):
+        return open(address, "rb")
+    spool, remote = _nameless(), RemoteFile(address)
     with closing(remote):
         at = 0
         while data := remote.read_at(at, min(1 << 20, remote.size() - at)):
@@ -163,13 +163,13 @@ def _raw(place: str) -> Any:
 
 
 @contextmanager
-def _in_one_line(place: str) -> Iterator[None]:
+def _in_one_line(address: str) -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DiskError(
-            parent_of(place),
-            f"unpacking of {place}",
+            parent_of(address),
+            f"unpacking of {address}",
             f"it is not a complete archive ({why}); copy it again, or unpack it and give the directory",
         ) from error

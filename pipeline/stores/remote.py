@@ -34,9 +34,9 @@ _UNREACHABLE = re.compile(
 )
 
 
-def opened(place: str) -> tuple[Any, str]:
+def opened(address: str) -> tuple[Any, str]:
     """The pyarrow file system of an address, and the path in it."""
-    scheme, rest = place.split("://", 1)
+    scheme, rest = address.split("://", 1)
     host = rest.partition("/")[0]
     if scheme in ("hdfs", "viewfs"):
         return _hadoop(scheme, host), "/" + rest.partition("/")[2]
@@ -83,7 +83,7 @@ def _hadoop(scheme: str, host: str) -> Any:
 
 
 @contextmanager
-def in_one_line(operation: str, place: str) -> Iterator[None]:
+def in_one_line(operation: str, address: str) -> Iterator[None]:
     """Turns pyarrow's errors into FileMissingError or DiskError. Raises PathError if pyarrow
     was built without the store."""
     try:
@@ -91,20 +91,22 @@ def in_one_line(operation: str, place: str) -> Iterator[None]:
     except (DiskError, FileMissingError):
         raise
     except FileNotFoundError:
-        raise FileMissingError(place) from None
+        raise FileMissingError(address) from None
     except (ImportError, NotImplementedError, AttributeError) as error:
-        raise PathError(f"{place}: this pyarrow cannot open it ({_first_line(error)})") from error
+        raise PathError(f"{address}: this pyarrow cannot open it ({_first_line(error)})") from error
     except OSError as error:
-        raise DiskError(parent_of(place), f"{operation} of {place}", reason_of(place, str(error))) from error
+        raise DiskError(
+            parent_of(address), f"{operation} of {address}", reason_of(address, str(error))
+        ) from error
     except ValueError as error:  # includes pyarrow's ArrowInvalid
-        raise DiskError(parent_of(place), f"{operation} of {place}", _first_line(error)) from error
+        raise DiskError(parent_of(address), f"{operation} of {address}", _first_line(error)) from error
 
 
-def reason_of(place: str, said: str) -> str:
+def reason_of(address: str, said: str) -> str:
     """The meaning of a store's error, and what to do."""
-    scheme = scheme_of(place) or ""
+    scheme = scheme_of(address) or ""
     if _NO_BUCKET.search(said):
-        bucket = place.split("://", 1)[-1].partition("/")[0]
+        bucket = address.split("://", 1)[-1].partition("/")[0]
         return f"there is no bucket {bucket}; check its name"
     if _DENIED.search(said):
         login = _LOGIN.get(scheme.removesuffix("s") if scheme == "abfss" else scheme, _LOGIN["hdfs"])

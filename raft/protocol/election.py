@@ -213,7 +213,13 @@ def settle_election(state: RaftState, *, now_ms: int) -> None:
             elif role.backoff_until_ms is None:
                 role.backoff_until_ms = now_ms + state.backoff_ms()
         elif voters.cannot_win(role.rejected, state.voters) and role.backoff_until_ms is None:
-            role.backoff_until_ms = now_ms + state.backoff_ms()
+            role.backoff_until_ms = now_ms + _pause_ms(state, role)
+
+
+def _pause_ms(state: RaftState, lost: roles.Candidate) -> int:
+    """The pause after an election that was lost. Without pre-votes, only the vote says that this log is
+    behind, and each one ends the election of the voter that has the records."""
+    return state.votes_patience_ms() if lost.assumed else state.backoff_ms()
 
 
 def _unheard(state: RaftState, role: roles.Prospective) -> bool:

@@ -238,3 +238,15 @@ def next_due_ms(state: RaftState, sends_ms: int | None) -> int | None:
         if due_ms is not None and (first_ms is None or due_ms < first_ms):
             first_ms = due_ms
     return first_ms
+
+
+def carry(state: RaftState, by_ms: int) -> None:
+    """See `RaftCore.carry`: the timeouts that end a leadership are later by so much."""
+    role = state.role
+    if isinstance(role, Follower):
+        role.deadline_ms += by_ms
+    elif isinstance(role, Leader):
+        role.view.elected_ms += by_ms
+        for progress in role.view.voters.values():
+            if progress.last_fetch_ms is not None:
+                progress.last_fetch_ms += by_ms

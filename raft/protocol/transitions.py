@@ -46,8 +46,9 @@ def become_prospective(state: RaftState, *, now_ms: int) -> None:
 def become_candidate(state: RaftState, *, now_ms: int) -> None:
     """Epoch + 1 and the node's own vote are one write; the vote requests wait for it."""
     state.election_attempts += 1
+    assumed = isinstance(state.role, roles.Prospective) and bool(state.role.assumed)
     role = roles.Candidate(
-        deadline_ms=now_ms + state.with_jitter(state.config.election_timeout_ms), granted={state.node_id}
+        deadline_ms=now_ms + state.votes_patience_ms(), granted={state.node_id}, assumed=assumed
     )
     vote = Vote(state.node_id, state.identity.directory_id)
     _change(state, role, epoch=state.epoch + 1, vote=vote, leader_id=None)

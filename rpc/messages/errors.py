@@ -53,13 +53,20 @@ NO_HINTS = Hints({})
 """For services that answer about this node only, and for one part of a request."""
 
 
+NO_GRPC = "no gRPC listener of it is known"
+"""Part of a refusal that names a leader without an address: one of Apache Kafka's has none."""
+
+
 def error_to_pb(error: ApiError, hints: Hints = NO_HINTS) -> common.Error:
+    leader, message = hints.of(error.leader_hint), error.message
+    if leader is None and error.leader_hint is not None and hints is not NO_HINTS:
+        message = f"{message} ({NO_GRPC})"
     return common.Error(
         code=error.code,
         name=error.code.name,
-        message=error.message,
+        message=message,
         retriable=error.retriable,
-        leader=hints.of(error.leader_hint),
+        leader=leader,
     )
 
 

@@ -109,12 +109,12 @@ class Shape(msgspec.Struct, kw_only=True):
 
 def shape_of(annotation: Any, descriptor: Any, fields: Fields) -> Shape:
     """The shape of a class in a message. Raises TypeError."""
-    known = _class_fields(annotation, descriptor)
-    strange = set(fields) - {name for name, _, _ in known}
+    class_fields = _class_fields(annotation, descriptor)
+    strange = set(fields) - {name for name, _, _ in class_fields}
     if strange:
         raise TypeError(f"{annotation.__name__} has no fields {sorted(strange)}: correct the table")
     shape = Shape(make=annotation, descriptor=descriptor, parts=[])
-    for name, hint, default in known:
+    for name, hint, default in class_fields:
         rule = fields.get(name, "")
         rule = FieldRule(path=rule) if isinstance(rule, str) else rule
         part = Part(name=name, type=hint, default=default, rule=rule)

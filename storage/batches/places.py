@@ -167,25 +167,25 @@ def _few(payload: Buffer, count: int, headers: _Headers) -> RecordPlaces:
     return RecordPlaces(*columns)
 
 
-def _varint(data: Buffer, at: int) -> tuple[int, int]:
-    byte = data[at]
+def _varint(data: Buffer, position: int) -> tuple[int, int]:
+    byte = data[position]
     if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    return decode_varint(data, at)
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    return decode_varint(data, position)
 
 
-def _after_headers(data: Buffer, at: int, end: int, headers: _Headers) -> int:
-    count, at = _varint(data, at)
-    if count > (end - at) // _HEADER_MIN_BYTES:
+def _after_headers(data: Buffer, position: int, end: int, headers: _Headers) -> int:
+    count, position = _varint(data, position)
+    if count > (end - position) // _HEADER_MIN_BYTES:
         return -1
     headers.take(max(count, 0))
     for _ in range(count):
-        length, at = _varint(data, at)
-        if length < 0 or at > end:
+        length, position = _varint(data, position)
+        if length < 0 or position > end:
             return -1
-        length, at = _varint(data, at + length)
-        at += max(length, 0)
-    return -1 if count < 0 else at
+        length, position = _varint(data, position + length)
+        position += max(length, 0)
+    return -1 if count < 0 else position
 
 
 def _many(payload: Buffer, count: int, headers: _Headers) -> tuple[Places, ...]:
@@ -214,17 +214,17 @@ def _many(payload: Buffer, count: int, headers: _Headers) -> tuple[Places, ...]:
     return starts, times, offsets, keys, key_lengths, values, value_lengths
 
 
-def _within(at: Places, ends: Places) -> None:
-    if (at >= ends).any() or (at < 0).any():
+def _within(positions: Places, ends: Places) -> None:
+    if (positions >= ends).any() or (positions < 0).any():
         raise BatchError("a field of a record extends past its end")
 
 
 def _after_many_headers(
-    payload: Buffer, octets: Bytes, at: Places, ends: Places, headers: _Headers
+    payload: Buffer, octets: Bytes, positions: Places, ends: Places, headers: _Headers
 ) -> Places:
-    after = at + 1
-    for index in np.flatnonzero(octets[at]).tolist():
-        after[index] = _after_headers(payload, int(at[index]), int(ends[index]), headers)
+    after = positions + 1
+    for index in np.flatnonzero(octets[positions]).tolist():
+        after[index] = _after_headers(payload, int(positions[index]), int(ends[index]), headers)
     return after
 
 
@@ -259,10 +259,10 @@ def retimed(payload: bytes, places: RecordPlaces, chosen: Sequence[int], time_de
     return b"".join(parts)
 
 
-def varints_at(octets: Bytes, at: Places) -> tuple[Places, Places]:
+def varints_at(octets: Bytes, positions: Places) -> tuple[Places, Places]:
     """The zigzag numbers at these places, and the places after them. Raises IndexError, BatchError."""
-    first = octets[at]
-    after: Any = at + 1
+    first = octets[positions]
+    after: Any = positions + 1
     if first.max() < 0x80:
         return _ZIGZAG[first], after
     longer = first >= 0x80
@@ -284,10 +284,10 @@ def varints_at(octets: Bytes, at: Places) -> tuple[Places, Places]:
     return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), after
 
 
-def _after_varints(octets: Bytes, at: Places) -> Places:
+def _after_varints(octets: Bytes, positions: Places) -> Places:
     """The places after the numbers at these places."""
-    after: Places = at + 1
-    more = np.flatnonzero(octets[at] & 0x80)
+    after: Places = positions + 1
+    more = np.flatnonzero(octets[positions] & 0x80)
     while more.size:
         byte = octets[after[more]]
         after[more] += 1
@@ -295,65 +295,69 @@ def _after_varints(octets: Bytes, at: Places) -> Places:
     return after
 
 
-def record_starts(data: Buffer, octets: Bytes, count: int, at: int) -> Places | None:
-    """Where the length of each of `count` records is, from `at` on, and the end of the last one; None if
-    they do not fill the data. Raises IndexError."""
+def record_starts(data: Buffer, octets: Bytes, count: int, position: int) -> Places | None:
+    """Where the length of each of `count` records is, from `position` on, and the end of the last one; None
+    if they do not fill the data. Raises IndexError."""
     pieces: list[Places] = []
     stepped: list[int] = []
     passed, end = 0, len(data)
     last, same = -1, 0
     while passed < count:
-        stride = _stride(data, at)
+        stride = _stride(data, position)
         if stride is None:
             return None
         same = same + 1 if stride == last else 0
         last = stride
-        stepped.append(at)
+        stepped.append(position)
         passed += 1
-        at += stride
+        position += stride
         if same == SAME_LENGTH_STEPS:
-            run = _run_length(octets, at, stride, min(count - passed, (end - at) // stride))
+            run = _run_length(octets, position, stride, min(count - passed, (end - position) // stride))
             if run:
-                pieces += [np.array(stepped, dtype=np.int64), np.arange(at, at + run * stride, stride)]
+                pieces += [
+                    np.array(stepped, dtype=np.int64),
+                    np.arange(position, position + run * stride, stride),
+                ]
                 stepped = []
                 passed += run
-                at += run * stride
+                position += run * stride
             same = 0
-    if at != end:
+    if position != end:
         return None
-    return np.concatenate([*pieces, np.array([*stepped, at], dtype=np.int64)])
+    return np.concatenate([*pieces, np.array([*stepped, position], dtype=np.int64)])
 
 
-def _stride(data: Buffer, at: int) -> int | None:
+def _stride(data: Buffer, position: int) -> int | None:
     """Bytes from this record's start to the next one's; None if the length is impossible."""
-    first = data[at]
+    first = data[position]
     if first < 0x80:
         return None if first & 1 else 1 + (first >> 1)
     if first & 1:
         return None
-    second = data[at + 1]
+    second = data[position + 1]
     if second < 0x80:
         return 2 + ((first & 0x7F | second << 7) >> 1)
-    third = data[at + 2]
+    third = data[position + 2]
     if third < 0x80:
         return 3 + ((first & 0x7F | (second & 0x7F) << 7 | third << 14) >> 1)
-    length, after = decode_varint(data, at)
-    return after - at + length
+    length, after = decode_varint(data, position)
+    return after - position + length
 
 
-def _run_length(octets: Bytes, at: int, stride: int, limit: int) -> int:
-    """How many records from `at` on have the same length as the one before `at`.
+def _run_length(octets: Bytes, position: int, stride: int, limit: int) -> int:
+    """How many records from `position` on have the same length as the one before `position`.
 
-    If the length bytes at `at + k * stride` are equal for all smaller k, each next place is a record start.
+    If the length bytes at `position + k * stride` are equal for all smaller k, each next place is a record
+    start.
     """
     width = 1
-    while octets[at - stride + width - 1] & 0x80:
+    while octets[position - stride + width - 1] & 0x80:
         width += 1
-    pattern = octets[at - stride : at - stride + width]
+    pattern = octets[position - stride : position - stride + width]
     run, look = 0, FIRST_LOOK
     while run < limit:
         size = min(look, limit - run)
-        start = at + run * stride
+        start = position + run * stride
         table = octets[start : start + size * stride].reshape(size, stride)[:, :width]
         equal = (table == pattern).all(axis=1)
         if not equal.all():

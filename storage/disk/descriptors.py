@@ -60,14 +60,14 @@ class Descriptors:
     def use(self, call: Callable[[], T]) -> T:
         """Returns what `call` does, which opens a descriptor; tries again if none is free. Raises OSError."""
         try:
-            found = call()
+            opened = call()
         except OSError as error:
             if error.errno not in NO_MORE:
                 raise
             return self._with_reserve(call)
         if len(self._held) < self._wanted:
             self.refill()
-        return found
+        return opened
 
     def _with_reserve(self, call: Callable[[], T]) -> T:
         self.used += 1

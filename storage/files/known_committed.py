@@ -132,15 +132,15 @@ class KnownCommitted:
     """The file of an open replica. `write` is for the disk thread, everything else for the loop's: between
     `begin_write` and `end_write`, notes wait in memory."""
 
-    def __init__(self, disk: Disk, directory: str, known: Known) -> None:
+    def __init__(self, disk: Disk, directory: str, contents: Known) -> None:
         """Creates the file durably, or compacts it to its contents."""
-        self.position = known.position
-        self.acknowledged = known.acknowledged
+        self.position = contents.position
+        self.acknowledged = contents.acknowledged
         self._disk = disk
         self._path = join(directory, FILE_NAME)
         self._file: DiskFile | None = None
-        self._written = known
-        content = known.encode()
+        self._written = contents
+        content = contents.encode()
         if not disk.exists(self._path) or disk.file_size(self._path) != len(content):
             write_atomically(disk, self._path, content)
         self._file = disk.open_append(self._path)
@@ -163,17 +163,17 @@ class KnownCommitted:
             self._file = None
         return self.known
 
-    def write(self, known: Known) -> None:
+    def write(self, contents: Known) -> None:
         """Replaces the file; durable on return. Raises DiskError."""
-        write_atomically(self._disk, self._path, known.encode())
+        write_atomically(self._disk, self._path, contents.encode())
 
-    def end_write(self, known: Known) -> None:
-        """`write(known)` has returned: notes are appended again."""
-        self._written = known
+    def end_write(self, contents: Known) -> None:
+        """`write(contents)` has returned: notes are appended again."""
+        self._written = contents
         if self._file is not None:
             self._file.close()
         self._file = self._disk.open_append(self._path)
-        if self.position != known.position:
+        if self.position != contents.position:
             self._file.append(encode(self.position))
 
     def close(self, *, clean: bool) -> None:

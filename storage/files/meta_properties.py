@@ -196,14 +196,16 @@ def identity_of(disk: Disk, path: str) -> MetaProperties | None:
         return None
 
 
-def _add(disk: Disk, path: str, found: MetaProperties, new_id: bytes) -> str:
+def _add(disk: Disk, path: str, properties: MetaProperties, new_id: bytes) -> str:
     try:
         lock = disk.lock(path)
         try:
             store_meta_properties(
                 disk,
                 path,
-                MetaProperties(cluster_id=found.cluster_id, node_id=found.node_id, directory_id=new_id),
+                MetaProperties(
+                    cluster_id=properties.cluster_id, node_id=properties.node_id, directory_id=new_id
+                ),
             )
         finally:
             lock.release()

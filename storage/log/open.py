@@ -230,9 +230,9 @@ def _load_start(
     return trusted
 
 
-def _reaches(known: EpochTable, point: RecoveryPoint) -> bool:
+def _reaches(epochs: EpochTable, point: RecoveryPoint) -> bool:
     """Whether the table is as new as the point: an older copy lacks epochs below it."""
-    return point.epoch < 0 or known.epoch_at(point.offset - 1) == point.epoch
+    return point.epoch < 0 or epochs.epoch_at(point.offset - 1) == point.epoch
 
 
 def _stored_epochs(disk: Disk, directory: str, examined: Examined) -> EpochTable:

@@ -25,7 +25,13 @@ from metaquorum.storage.batches.batch import (
     parse_header,
 )
 from metaquorum.storage.disk.interface import Disk, DiskFile, join, name_of
-from metaquorum.storage.errors import CorruptLogError, FileMissingError, LogTruncatedError, NotALogError
+from metaquorum.storage.errors import (
+    CorruptLogError,
+    FileMissingError,
+    LogDeletedError,
+    LogTruncatedError,
+    NotALogError,
+)
 from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES, find_valid_batch, load_recovery_point
 from metaquorum.storage.log.segment import list_segments, parse_segment_name, segment_name
 
@@ -113,6 +119,8 @@ class LogReader:
         """Whether the headers lead from the segment's beginning to here without a break."""
         self._window_bytes = min(_FIRST_BYTES, WINDOW_BYTES) if self._hops else WINDOW_BYTES
         self._file: DiskFile | None = None
+        self._is_missing = False
+        """Whether the file was not there when it was last to be opened."""
         self._name = ""
         self._position = 0
         self._base: int | None = None
@@ -181,12 +189,17 @@ class LogReader:
         return self._tail
 
     def poll(self) -> list[RecordBatch | Damage]:
-        """The next batches, about one window at most; empty if there is nothing new yet."""
+        """The next batches, about one window at most; empty if there is nothing new yet. Raises
+        LogDeletedError if there will be nothing more."""
         while True:
             following = self._following_segment()
             items = self._read_window()
             if items:
                 return items
+            if following is None and self._is_missing:  # a newer one may be there by now
+                following = self._following_segment()
+                if following is None:
+                    raise LogDeletedError(self._name)
             if following is None:
                 return []
             # The next segment existed before this one was read to its end, so this one will not grow.
@@ -200,7 +213,10 @@ class LogReader:
             return None
         number = bisect_right(self._bases, current)
         if number == len(self._bases):  # listed only for the last known one: listing takes a time per segment
-            self._bases = list_segments(self._disk, self._path)
+            try:
+                self._bases = list_segments(self._disk, self._path)
+            except FileMissingError:
+                raise LogDeletedError(self._path) from None
             number = bisect_right(self._bases, current)
         return self._bases[number] if number < len(self._bases) else None
 
@@ -225,7 +241,9 @@ class LogReader:
         try:
             file = self._open()
         except FileMissingError:
+            self._is_missing = True
             return []  # trimmed meanwhile; the gap shows in the next segment
+        self._is_missing = False
         size = file.size()
         if size < self._position:
             raise LogTruncatedError(self._name, self._position, self._expected or 0)

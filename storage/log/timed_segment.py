@@ -96,12 +96,12 @@ class TimedSegment(Segment):
         """Records the bytes that were just written."""
         self._load()
         if self._timed_to == self.size:
-            places, at = [], self.size
+            places, position = [], self.size
             for header in batches.headers:
-                places.append((at, header.next_offset, header.max_timestamp_ms))
-                at += header.size_bytes
+                places.append((position, header.next_offset, header.max_timestamp_ms))
+                position += header.size_bytes
             self._note_times(places)
-            self._timed_to = at
+            self._timed_to = position
         else:
             self.note(self.size, batches.hops())
         self.size += len(batches.data)

@@ -128,13 +128,13 @@ class LogProducers:
         return join(self._directory, index_name(base, TXN_INDEX_SUFFIX))
 
     @staticmethod
-    def _replay(table: ProducerTable, at: int, segments: Sequence[TimedSegment], end: int) -> None:
-        """`table` is as of `at`; the headers have what followed."""
+    def _replay(table: ProducerTable, table_offset: int, segments: Sequence[TimedSegment], end: int) -> None:
+        """`table` is as of `table_offset`; the headers have what followed."""
         for segment in segments:
             limit = end if segment.sealed_end is None else segment.sealed_end
-            if limit <= at:
+            if limit <= table_offset:
                 continue
-            position = segment.locate(at)[0] if segment.base_offset < at else 0
+            position = segment.locate(table_offset)[0] if segment.base_offset < table_offset else 0
             for header, marker in segment.producer_batches(position):
                 table.note(header, seen_ms=header.max_timestamp_ms, marker=marker)
 

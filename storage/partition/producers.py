@@ -200,9 +200,9 @@ class ProducerTable:
         return None
 
     def _note_marker(
-        self, header: BatchHeader, marker: EndMarker, known: KnownProducer | None, seen_ms: int
+        self, header: BatchHeader, marker: EndMarker, producer: KnownProducer | None, seen_ms: int
     ) -> EndedTransaction | None:
-        kept = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        kept = producer.batches if producer is not None and producer.epoch == header.producer_epoch else ()
         self._producers[header.producer_id] = KnownProducer(
             producer_id=header.producer_id,
             epoch=header.producer_epoch,

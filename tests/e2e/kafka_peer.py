@@ -20,9 +20,9 @@ from metaquorum.clients.kafka.raft_messages import (
 )
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
 from metaquorum.listeners.services import Client, Features, Offered, Services, at_once
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.wire.codec import Request
-from tests.e2e.cluster import HOST, client_loop
+from tests.e2e.cluster import HOST, Node, client_loop
 from tests.raft.kafka_voter import REQUEST_TIMEOUT_MS, KafkaStops, KafkaVoter
 from tests.raft.mixed_world import VERSIONS
 from tests.raft.world import MemoryDisk
@@ -58,7 +58,7 @@ class KafkaPeer:
 
         def connection() -> ClientConnection:
             place = limits.admit("KAFKA", HOST)
-            assert isinstance(place, ConnectionPlace)
+            assert isinstance(place, ConnectionSlot)
             return ClientConnection(config, services, place, self._open.add, self._open.discard)
 
         self._server = await loop.create_server(connection, HOST, self._ports[self.voter.node_id])
@@ -131,3 +131,21 @@ class KafkaPeer:
             self._step(self.voter.failed, to, number)
         else:
             self._step(self.voter.on_response, to, number, response, self._now())
+
+
+def answers(node: Node, asked: list[Any]) -> list[Any]:
+    """What a controller answers to a voter of Kafka's, in the newest versions."""
+
+    async def ask() -> list[Any]:
+        connection = await connect(
+            HOST, node.kafka_port, client_id="raft-client-3002", answer_max_bytes=1 << 26, timeout_s=20
+        )
+        found = []
+        for request in asked:
+            version = connection.version(api_of(request))
+            answer = await connection.ask(request_body(request, version), version=version, timeout_s=20)
+            found.append(response_of(answer.body, version, request))
+        connection.close()
+        return found
+
+    return client_loop().call(ask())

@@ -43,6 +43,10 @@ NOTHING_IS_WIDER = (
     "return [document.querySelector('main'), ...document.querySelectorAll('main .sheet')]"
     ".every(each => each.scrollWidth <= each.clientWidth)"
 )
+CELLS_HOLD_ONE_THING = (  # on a narrow page a row is a card, where each child would be a column
+    "return [...document.querySelectorAll('main table:not(.heat) tbody td')]"
+    ".every(cell => cell.childNodes.length <= 1)"
+)
 PAGES = ("entity?path=broker/1", "entity?path=topic", "record?offset=20", "search?text=broker")
 
 
@@ -76,11 +80,14 @@ def test_every_view_is_shown_and_the_page_reports_no_error(served: Served) -> No
             assert not browser.text("main .error"), view
             assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), view
             assert len(browser.text("main")) > 20
-            assert browser.run(NOTHING_IS_WIDER), view
+            assert browser.run(NOTHING_IS_WIDER) and browser.run(CELLS_HOLD_ONE_THING), view
         for fragment in PAGES:
             browser.go(f"#/{fragment}&at=150")
             assert not browser.text("main .error"), fragment
-            assert browser.run(NOTHING_IS_WIDER), fragment
+            assert browser.run(NOTHING_IS_WIDER) and browser.run(CELLS_HOLD_ONE_THING), fragment
+        browser.go("#/find?predicate=len(brokers)%20%3D%3D%200")
+        found = browser.text("main section")
+        assert "It turned false at" in found and "differences" in found and "snapshot" not in found
         browser.go("#/nothing")
         assert browser.text("main .error") == "There is no view nothing. Choose one above."
         browser.go("#/brokers?at=99999")
@@ -189,10 +196,7 @@ def test_a_rule_is_named_once_and_the_headings_of_a_narrow_table_say_that_they_s
             assert fenced.count("session-expired") == 1
             browser.go("#/events?text=leaderless")
             assert "[broker-fenced] (the controller itself: session-expired)" in browser.text("main tbody tr")
-            cells = "document.querySelectorAll('main tbody td[data-column=\"what happened\"]')"
-            assert browser.run(f"return [...{cells}].every(cell => cell.childNodes.length === 1)"), (
-                "a row is a card here, where each child would be a column"
-            )
+            assert browser.run(CELLS_HOLD_ONE_THING)
             browser.go("#/brokers")
             heading = "getComputedStyle(document.querySelector('main .sheet thead tr'), '::before').content"
             assert browser.run(f"return {heading}") == '"sort by"'
@@ -430,6 +434,33 @@ def test_a_running_cluster_is_followed_said_to_be_gone_and_found_again(tmp_path:
             console.wait(
                 lambda log: not log["trouble"] and log["endOffset"] > gone["endOffset"], "new records"
             )
+        finally:
+            errors = console.end()
+        assert "Traceback" not in errors, errors
+
+
+@needs_browser
+def test_the_quorum_says_which_controller_does_not_answer_and_since_when(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster", controllers=3, brokers=0) as cluster:
+        cluster.start()
+        leader = cluster.leader()
+        dead = next(node for node in cluster.controllers if node is not leader)
+        console = Served("--bootstrap", cluster.bootstrap, "--timeout", "5")
+        try:
+            with Browser() as browser:
+                browser.open(f"{console.url}#/quorum")
+                follows = f"follows controller {leader.node_id}"
+                found = f"document.querySelector('main').textContent.split({follows!r}).length"
+                browser.wait(f"{found} === 3", "two controllers that follow")
+                cluster.kill_all([dead])
+                browser.wait(
+                    "/does not answer since \\d/.test(document.querySelector('main').textContent)",
+                    "dead controller",
+                )
+                assert str(dead.node_id) in browser.run(
+                    "return [...document.querySelectorAll('main section tr')]"
+                    ".find(row => row.textContent.includes('does not answer')).textContent"
+                )
         finally:
             errors = console.end()
         assert "Traceback" not in errors, errors

@@ -6,14 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from metaquorum.clients.kafka.connection import connect
-from metaquorum.clients.kafka.raft_messages import api_of, request_body, response_of
 from metaquorum.node.local_nodes import free_ports
 from metaquorum.raft import messages as ms
 from metaquorum.raft.messages import RaftError
 from metaquorum.storage.types import LogPosition
 from tests.e2e.cluster import HOST, Node, client_loop, log_end_offset, read_batches
-from tests.e2e.kafka_peer import KafkaPeer
+from tests.e2e.kafka_peer import KafkaPeer, answers
 from tests.e2e.kafka_quorum import KafkaQuorum
 
 PEER = 3002
@@ -98,24 +96,6 @@ def fetch(cluster_id: str, epoch: int, at: LogPosition) -> ms.FetchRequest:
         max_wait_ms=0,
         max_bytes=1 << 20,
     )
-
-
-def answers(node: Node, asked: list[Any]) -> list[Any]:
-    """What a controller answers to a voter of Kafka's, in the newest versions."""
-
-    async def ask() -> list[Any]:
-        connection = await connect(
-            HOST, node.kafka_port, client_id="raft-client-3002", answer_max_bytes=1 << 26, timeout_s=20
-        )
-        found = []
-        for request in asked:
-            version = connection.version(api_of(request))
-            answer = await connection.ask(request_body(request, version), version=version, timeout_s=20)
-            found.append(response_of(answer.body, version, request))
-        connection.close()
-        return found
-
-    return client_loop().call(ask())
 
 
 def test_a_voter_that_asks_for_what_cannot_be_changes_nothing(tmp_path: Path) -> None:

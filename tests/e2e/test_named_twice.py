@@ -75,7 +75,7 @@ class Site:
 
     def ask(self, body: Any, at: Any = None, highest: int = 2**15 - 1) -> Any:
         asks = self._cluster._asks()
-        return self._cluster._run(asks.ask(body, at=at, highest=highest), f"an answer to {type(body)}")
+        return self._cluster._run(asks.ask(body, target=at, highest=highest), f"an answer to {type(body)}")
 
     def with_entry(self, *filters: Any) -> Any:
         """The request, and before it an entry that it finds."""

@@ -5,11 +5,18 @@ stays unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.node.local_nodes import free_ports
+from metaquorum.raft import messages as ms
+from metaquorum.raft.messages import RaftError
+from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode
+from metaquorum.storage.types import LogPosition
 from tests.e2e.cluster import Node, random_id
+from tests.e2e.kafka_peer import answers
 from tests.e2e.processes import run_cli
 from tests.e2e.voter_cluster import DynamicCluster
 
@@ -51,6 +58,70 @@ def refused(cluster: DynamicCluster, *arguments: object) -> str:
     assert result.stderr.count("\n") == 1 and result.stdout == "", result.stdout + result.stderr
     assert cluster.quorum().voters_offset == before
     return result.stderr
+
+
+def test_a_foreign_node_that_asks_for_what_cannot_be_changes_nothing(cluster: DynamicCluster) -> None:
+    """Kafka's codes at kraft.version 1; what is repeated is answered again, and done once."""
+    before, leader = cluster.quorum(), cluster.controllers[0]
+    (voter,) = before.voters
+    epoch, own, unknown = before.leader_epoch, cluster.cluster_id, b"u" * 16
+    endpoints = tuple(Endpoint(each.name, each.host, each.port) for each in voter.endpoints)
+    entry = VoterNode(
+        node_id=voter.node_id,
+        directory_id=voter.directory_id,
+        endpoints=endpoints,
+        versions=VersionRange(voter.min_kraft_version, voter.max_kraft_version),
+    )
+    update = ms.UpdateVoterRequest(cluster_id=own, epoch=epoch, voter=entry)
+    vote = ms.VoteRequest(
+        cluster_id=own,
+        epoch=epoch,
+        candidate_id=OBSERVER_ID,
+        candidate_directory_id=unknown,
+        voter_id=voter.node_id,
+        voter_directory_id=voter.directory_id,
+        last_position=LogPosition(epoch, 10**9),
+        pre_vote=True,
+    )
+    fetch = ms.FetchRequest(
+        cluster_id=own,
+        replica_id=OBSERVER_ID,
+        replica_directory_id=unknown,
+        epoch=epoch,
+        fetch_offset=10**9,
+        last_fetched_epoch=epoch,
+        high_watermark=ms.UNSTATED,
+        max_wait_ms=0,
+        max_bytes=1,
+    )
+    codes: list[tuple[Any, RaftError]] = [
+        (replace(update, cluster_id="another"), RaftError.INCONSISTENT_CLUSTER_ID),
+        (replace(update, epoch=epoch + 1), RaftError.UNKNOWN_LEADER_EPOCH),
+        (replace(update, epoch=epoch - 1), RaftError.FENCED_LEADER_EPOCH),
+        (replace(update, voter=replace(entry, directory_id=unknown)), RaftError.VOTER_NOT_FOUND),
+        (replace(update, voter=replace(entry, node_id=77)), RaftError.VOTER_NOT_FOUND),
+        (replace(update, voter=replace(entry, versions=VersionRange(2, 3))), RaftError.INVALID_REQUEST),
+        (replace(update, voter=replace(entry, endpoints=())), RaftError.INVALID_REQUEST),
+        (update, RaftError.NONE),  # it has that entry already
+        (replace(vote, voter_directory_id=unknown), RaftError.INVALID_VOTER_KEY),
+        (vote, RaftError.NONE),
+        (fetch, RaftError.NONE),
+        (replace(fetch, cluster_id="another"), RaftError.INCONSISTENT_CLUSTER_ID),
+        (replace(fetch, epoch=epoch + 1), RaftError.UNKNOWN_LEADER_EPOCH),
+    ]
+    asked = [request for request, _ in codes for _ in range(3)]
+    found = answers(leader, asked)
+    assert [each.error for each in found] == [code for _, code in codes for _ in range(3)]
+    for request, answer in zip(asked, found, strict=True):
+        if answer.error is not RaftError.INCONSISTENT_CLUSTER_ID:
+            assert (answer.epoch, answer.leader_id) == (epoch, voter.node_id), request
+        if request is vote:
+            assert not answer.vote_granted
+        if request is fetch:
+            assert answer.diverging is not None and answer.diverging.epoch == epoch
+    after = cluster.quorum()
+    assert (after.leader_epoch, after.voters_offset) == (epoch, before.voters_offset)
+    assert [each.directory_id for each in after.voters] == [voter.directory_id]
 
 
 def test_where_a_voter_of_another_cluster_answers(cluster: DynamicCluster, elsewhere: DynamicCluster) -> None:

@@ -172,8 +172,8 @@ DIRECTORY_BUGS = (
         breaks="while a directory is offline, a missing replica may be in it",
         source="S3.6, S3.16",
         file="broker/replica/placement/reconcile.py",
-        old="    if is_new or not directories.any_bad:\n        return Create(place)\n",
-        new="    if is_new or directories.good_ids():\n        return Create(place)\n",
+        old="    if is_new or not directories.any_bad:\n        return Create(assigned)\n",
+        new="    if is_new or directories.good_ids():\n        return Create(assigned)\n",
         caught_by=(RULES,),
     ),
     Bug(
@@ -208,8 +208,8 @@ DIRECTORY_BUGS = (
         breaks="the controller learns of a damaged replica and no longer elects it",
         source="ADR 13",
         file="broker/replica/placement/reconcile.py",
-        old="        return Damaged(place, damaged_in(place))\n",
-        new="        return Damaged(place, None)\n",
+        old="        return Damaged(assigned, damaged_in(assigned))\n",
+        new="        return Damaged(assigned, None)\n",
         caught_by=(DAMAGED, DAMAGED_STORIES),
     ),
     Bug(

@@ -13,6 +13,7 @@ ANSWERS = "tests/unit/kafka/test_metadata_fetch.py"
 CALLS = "tests/unit/kafka/test_raft_client.py"
 PROBE = "tests/unit/server/test_voter_probe.py"
 CONFIG = "tests/unit/config/test_config.py"
+SLOW = "tests/unit/raft/test_slow_votes.py"
 MIXED = "tests/properties/test_mixed_quorums.py"
 FALLS = f"{MIXED}::test_a_new_leader_names_no_high_watermark_that_may_fall_at_kafkas_voter"
 CLAIMS = f"{MIXED}::test_a_release_that_says_no_high_watermark_claims_none"
@@ -21,6 +22,10 @@ REFUSED = f"{MESSAGES}::test_what_no_node_can_mean_is_refused_by_the_form"
 OLDER = f"{MESSAGES}::test_an_older_version_carries_what_kafkas_nodes_say"
 SHARED, LED = "sim 8012..8013", "sim 8022..8023"
 """Voters of Kafka, as models, among ours in the simulator; in the second, Kafka's lead."""
+CLUSTER_CLIENT = "tests/unit/kafka/test_cluster_client.py"
+CHANGING = "sim 9042..9066"
+"""They are of Kafka 3.9, and are added and removed."""
+NAMED = f"{MESSAGES}::test_a_leader_is_named_with_its_address_from_kip_853_on"
 NEWEST = f"{MESSAGES}::test_the_newest_version_carries_a_whole_request"
 
 KAFKA_QUORUM_BUGS = (
@@ -295,6 +300,24 @@ KAFKA_QUORUM_BUGS = (
         caught_by=(f"{MIXED}::test_a_grant_that_is_assumed_proves_no_loss", "sim 8016..8017"),
     ),
     Bug(
+        name="slow-votes-come-too-late",
+        breaks="a candidate waits longer for votes with every election that elected no one",
+        source="docs/raft.md: Timeouts; seen beside two voters of Kafka 3.9 on a busy machine",
+        file="raft/state.py",
+        old="doubled_ms(first_ms, max(0, self.election_attempts - 1), ceiling_ms)",
+        new="first_ms",
+        caught_by=(SLOW,),
+    ),
+    Bug(
+        name="refused-candidate-ends-others-elections",
+        breaks="a candidate that no pre-vote warned leaves the voters that refuse it time for an election",
+        source="docs/raft.md: Kafka's protocol",
+        file="raft/protocol/election.py",
+        old="return state.votes_patience_ms() if lost.assumed else state.backoff_ms()",
+        new="return state.backoff_ms()",
+        caught_by=(SLOW,),
+    ),
+    Bug(
         name="endpoints-outlive-their-leader",
         breaks="a leader does not announce where the leader before it listened",
         source="KIP-853, LeaderEndpoints",
@@ -308,8 +331,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="DescribeQuorum names a voter whose directory is unknown by the zero id",
         source="KIP-853, DescribeQuorum 2",
         file="listeners/forwarded/cluster.py",
-        old="(each.directory_id or ZERO_ID) if",
-        new="each.directory_id if",
+        old="(replica.directory_id or ZERO_ID) if",
+        new="replica.directory_id if",
         caught_by=("tests/unit/kafka/test_direct_answers.py",),
     ),
     Bug(
@@ -320,5 +343,88 @@ KAFKA_QUORUM_BUGS = (
         old="            self._unsent.remove(flight)\n",
         new="            pass\n",
         caught_by=(CALLS,),
+    ),
+    Bug(
+        name="an-update-is-answered-without-an-address",
+        breaks="a node of Kafka is never led to a leader at an address without a host",
+        source="Kafka 3.9: KafkaRaftClient.handleUpdateVoterResponse",
+        file="clients/kafka/raft_messages.py",
+        old="host, port = (endpoints[0].host, endpoints[0].port) if endpoints else",
+        new="host, port = (endpoints[0].host, endpoints[0].port) if not endpoints else",
+        caught_by=(NAMED,),
+    ),
+    Bug(
+        name="a-fetch-is-answered-without-the-leaders-address",
+        breaks="an observer learns where the leader is from whom it asks",
+        source="KIP-853",
+        file="clients/kafka/raft_messages.py",
+        old='topics="responses",\n        nodes_since=17,',
+        new='topics="responses",',
+        caught_by=(NAMED, CHANGING),
+    ),
+    Bug(
+        name="candidates-of-kafka-are-of-static-voters",
+        breaks="from kraft.version 1 on, a voter grants its vote to a candidate that its log does not name",
+        source="KIP-853",
+        file="clients/kafka/raft_messages.py",
+        old='lambda values: 1 if values["voter_directory_id"] else 0,',
+        new="lambda values: 0,",
+        caught_by=(f"{MESSAGES}::test_a_candidate_of_kafka_with_a_voters_record_names_directories",),
+    ),
+    Bug(
+        name="levels-of-an-updated-voter-are-lost",
+        breaks="a voter's entry has the levels of kraft.version that it reported",
+        source="KIP-853",
+        file="clients/kafka/raft_messages.py",
+        old="versions=VersionRange(versions.min_supported_version, versions.max_supported_version),",
+        new="versions=VersionRange(0, 0),",
+        caught_by=(CHANGING,),
+    ),
+    Bug(
+        name="a-replica-is-known-by-its-id",
+        breaks="a directory that was emptied acknowledges nothing for the one that it replaces",
+        source="KIP-853",
+        file="raft/voters.py",
+        old="return voter is not None and voter.directory_id in (None, directory_id)",
+        new="return voter is not None",
+        caught_by=(CHANGING,),
+    ),
+    Bug(
+        name="a-begin-without-the-leaders-address",
+        breaks="a leader says where it is: a voter may not know it from its log",
+        source="KIP-853",
+        file="raft/protocol/election.py",
+        old="leader_endpoints=state.leader_endpoints,\n    )\n    state.send(voter_id",
+        new="leader_endpoints=(),\n    )\n    state.send(voter_id",
+        caught_by=(CHANGING,),
+    ),
+    Bug(
+        name="controllers-of-39-are-at-no-level",
+        breaks="a quorum of 3.9 whose voters have directories is at kraft.version 1",
+        source="Kafka 3.9: SimpleApiVersionManager",
+        file="clients/admin/cluster.py",
+        old="newest.max_level == LEVEL_DYNAMIC_VOTERS",
+        new="newest.max_level < LEVEL_DYNAMIC_VOTERS",
+        caught_by=(f"{CLUSTER_CLIENT}::test_the_level_of_kraft_version_is_known_at_every_release",),
+    ),
+    Bug(
+        name="every-end-of-a-connection-asks-for-a-login",
+        breaks="a node that stops is not taken for one that requires a login",
+        source="Kafka 3.7: SaslServerAuthenticator closes at the first request",
+        file="clients/kafka/cluster.py",
+        old="connection is not None and not connection.has_answered:",
+        new="connection is not None:",
+        caught_by=(f"{CLUSTER_CLIENT}::test_a_node_that_stops_is_not_taken_for_one_that_wants_a_login",),
+    ),
+    Bug(
+        name="a-leader-without-grpc-is-waited-for",
+        breaks="a command ends soon where Apache Kafka's controller leads, which has no gRPC listener",
+        source="KIP-853",
+        file="clients/quorum/admin.py",
+        old="NO_GRPC in refusal.message and spent_s >= WITHOUT_GRPC_S:",
+        new="NO_GRPC in refusal.message and spent_s < 0:",
+        caught_by=(
+            "tests/unit/rpc/test_client.py::test_a_leader_without_grpc_ends_a_command_soon_and_a_node_waits_for_it",
+        ),
     ),
 )

@@ -22,7 +22,7 @@ ISR_BUGS = (
         source="S4.10, KIP-841",
         file="controller/partitions/alter_partition.py",
         old="        if reason is not None:\n",
-        new="        if reason is not None and known is None:\n",
+        new="        if reason is not None and registration is None:\n",
         caught_by=(REQUESTS,),
     ),
     Bug(
@@ -30,8 +30,8 @@ ISR_BUGS = (
         breaks="a broker that restarted since the leader saw it joins no ISR",
         source="S4.10, KIP-903",
         file="controller/partitions/alter_partition.py",
-        old="elif member.broker_epoch is not None and member.broker_epoch != known.epoch:",
-        new="elif member.broker_epoch is not None and member.broker_epoch > known.epoch:",
+        old="elif member.broker_epoch is not None and member.broker_epoch != registration.epoch:",
+        new="elif member.broker_epoch is not None and member.broker_epoch > registration.epoch:",
         caught_by=(REQUESTS,),
     ),
     Bug(
@@ -181,7 +181,7 @@ DIRECTORY_BUGS = (
         source="Kafka 3.9: TopicDelta.localChanges passes over replicas that a reassignment adds",
         file="controller/partitions/alter_partition.py",
         old="if directory is not None and not rules.accepts(member.broker_id, directory):",
-        new="if directory is not None and directory not in known.directories:",
+        new="if directory is not None and directory not in registration.directories:",
         caught_by=(REQUESTS,),
     ),
     Bug(

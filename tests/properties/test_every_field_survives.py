@@ -287,13 +287,14 @@ def check(record: Any, version: int, field: Field, base: ReplayState, plain_imag
     content = snapshot_of(image)
     for use_columns in (True, False):
         loaded = without_level(load_snapshot(content, position=position(image), use_columns=use_columns))
-        assert describe_difference(loaded, without_level(image), provenance=False) == ""
+        lost = describe_difference(loaded, without_level(image), provenance=False)
+        assert lost == "", f"the records of a snapshot (metadata/snapshot.py) do not have it: {lost}"
         assert images_equal(loaded, without_level(image), provenance=False)
         assert diff(without_level(image), loaded).is_empty
         assert snapshot_of(loaded) == content
-        assert diff(without_level(plain_image), loaded).is_empty == same
+        assert diff(without_level(plain_image), loaded).is_empty == same, "see metadata/delta.py"
 
-    assert diff(plain_image, image).is_empty == same
+    assert diff(plain_image, image).is_empty == same, "metadata/delta.py does not have it"
     assert diff(image, plain_image).is_empty == same
     assert (describe_difference(plain_image, image, provenance=False) == "") == same
 
@@ -305,7 +306,7 @@ def check(record: Any, version: int, field: Field, base: ReplayState, plain_imag
     for expected in spread(record):
         assert any(
             all(shown(at, part) == shown(expected, part) for part in stated(expected)) for at in told
-        ), f"no record of the snapshot says all of {expected}"
+        ), f"no record of the snapshot says all of {expected}; if it removes something, `removes` lacks it"
     return True
 
 

@@ -275,7 +275,7 @@ class RequestWorld:
 
     def __init__(self, clock: ClusterClock) -> None:
         self.clock = clock
-        self.shared = Interception(random.Random(0), clock.wall_ms)
+        self.shared = Interception(random.Random(0), clock)
         self.request_path = RequestPath(0, self.shared, lambda entry: None)
         self.heals: list[Callable[[], None]] = []
         self.answers: list[Driven[Any]] = []

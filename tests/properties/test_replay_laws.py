@@ -209,11 +209,14 @@ def batches_of(records: Records, cuts: list[int], base_offset: int = 0) -> list[
     return list(iter_batches(b"".join(parts)))
 
 
-def run(batches: list[RecordBatch], *, use_columns: bool) -> tuple[ReplayState, list[tuple[int, str]]]:
+def run(
+    batches: list[RecordBatch], *, use_columns: bool, keeps_changes: bool = True
+) -> tuple[ReplayState, list[tuple[int, str]]]:
     errors: list[tuple[int, str]] = []
     engine = Replayer(
         on_error=lambda error: errors.append((error.offset, error.reason)), use_columns=use_columns
     )
+    engine.keeps_changes = keeps_changes
     for batch in batches:
         engine.apply_batch(batch)
     assert engine.skipped == len(errors)
@@ -240,6 +243,30 @@ def test_columns_and_records_reach_the_same_image_and_the_same_errors(
     one_by_one, record_errors = run(batches, use_columns=False)
     assert column_errors == record_errors
     assert_same(in_columns, one_by_one)
+
+
+@settings(max_examples=150, deadline=None)
+@given(OPERATIONS, CUTS)
+def test_changes_that_are_left_out_are_refused_as_ever_and_matter_to_nothing_else(
+    operations: list[tuple[int, int, int, int]], cuts: list[int]
+) -> None:
+    batches = batches_of(flat(operations), [*cuts, 200])
+    whole, errors = run(batches, use_columns=True)
+    without, others = run(batches, use_columns=True, keeps_changes=False)
+    assert others == errors
+    assert but_changes(without.newest) == but_changes(whole.newest)
+    assert but_changes(without.image) == but_changes(whole.image)
+
+
+def but_changes(image: MetadataImage) -> tuple[Any, ...]:
+    """An image without what usual changes set in partitions."""
+    names = sorted((topic.name, topic.topic_id) for topic in image.topics.all())
+    partitions = [
+        (name, one.index, one.replicas, one.adding, one.removing, one.elr, len(one.directories))
+        for name, topic_id in names
+        for one in image.topics.partitions_of(topic_id)
+    ]
+    return {**image_tree(image), "topic": None}, names, partitions
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,7 +16,12 @@ from typing import Any
 from metaquorum.raft import messages as ms
 from metaquorum.raft.effects import PersistQuorumState
 from metaquorum.raft.messages import RaftError
-from metaquorum.raft.voters import PreferredCandidate, encode_control_batch, leader_change_record
+from metaquorum.raft.voters import (
+    ControlValue,
+    PreferredCandidate,
+    encode_control_batch,
+    leader_change_record,
+)
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.batches.encode import encode_batch
 from metaquorum.storage.types import LogPosition
@@ -31,6 +36,11 @@ UNATTACHED, VOTED, CANDIDATE, LEADER, FOLLOWER, RESIGNED = (
     *("leader", "follower", "resigned"),
 )
 Sends = list[tuple[int, Any]]
+
+
+def backoff(place: int, count: int) -> int:
+    """How long the one at a place of a list of `count` waits for those before it."""
+    return min(BACKOFF_MAX_MS >> (count - 1) << (place - 1), BACKOFF_MAX_MS) if place else 0
 
 
 class KafkaStops(AssertionError):
@@ -171,11 +181,17 @@ class KafkaVoter:
         self.epoch_start = self.end.offset
         self.ends = dict.fromkeys(self.voters)
         self.acknowledged = {self.node_id}
-        record = leader_change_record(
-            leader_id=self.node_id, voter_ids=self.voters, granting_ids=self.granted
-        )
+        self._append_control(self._first_records())
+
+    def _first_records(self) -> list[ControlValue]:
+        """What begins its epoch."""
+        return [
+            leader_change_record(leader_id=self.node_id, voter_ids=self.voters, granting_ids=self.granted)
+        ]
+
+    def _append_control(self, records: list[ControlValue]) -> None:
         self._append(
-            encode_control_batch([record], base_offset=self.epoch_start, epoch=self.epoch, timestamp_ms=0)
+            encode_control_batch(records, base_offset=self.disk.end, epoch=self.epoch, timestamp_ms=0)
         )
 
     def _leave(self) -> None:
@@ -212,9 +228,9 @@ class KafkaVoter:
         follows = self.leader_id not in (None, self.node_id)
         return self.stops_by is not None and (follows or self.now >= self.stops_by)
 
-    def _heard_from(self, voter: int) -> None:
-        if voter in self.voters:
-            self.fetched.add(voter)
+    def _heard_from(self, request: ms.FetchRequest | ms.FetchSnapshotRequest) -> None:
+        if request.replica_id in self.voters:
+            self.fetched.add(request.replica_id)
             if len(self.fetched) >= len(self.voters) // 2:
                 self.fetched, self.quorum_until = set(), self.now + CHECK_QUORUM_MS
 
@@ -246,6 +262,9 @@ class KafkaVoter:
             self.ends[self.node_id] = self.disk.end
             self._advance()
             self._wake()
+
+    def _cut(self, end: int) -> None:
+        self.disk.truncate(end)
 
     def append(self, values: list[bytes], timestamp_ms: int = 0) -> None:
         """What a client of the leader writes, as one batch."""
@@ -382,10 +401,7 @@ class KafkaVoter:
             case ms.VoteRequest():
                 found: Any = self._on_vote(request)
             case ms.BeginQuorumEpochRequest():
-                error = self._refusal(request.leader_id, request.epoch)
-                if error is RaftError.NONE:
-                    self._learn(request.leader_id, request.epoch)
-                found = ms.BeginQuorumEpochResponse(error=error, epoch=self.epoch, leader_id=self.leader_id)
+                found = self._on_begin(request)
             case ms.EndQuorumEpochRequest():
                 found = self._on_end(request)
             case ms.FetchRequest():
@@ -420,16 +436,25 @@ class KafkaVoter:
             error=error, epoch=self.epoch, leader_id=self.leader_id, vote_granted=granted, pre_vote=False
         )
 
+    def _on_begin(self, request: ms.BeginQuorumEpochRequest) -> ms.BeginQuorumEpochResponse:
+        error = self._refusal(request.leader_id, request.epoch)
+        if error is RaftError.NONE:
+            self._learn(request.leader_id, request.epoch)
+        return ms.BeginQuorumEpochResponse(error=error, epoch=self.epoch, leader_id=self.leader_id)
+
     def _on_end(self, request: ms.EndQuorumEpochRequest) -> ms.EndQuorumEpochResponse:
         error = self._refusal(request.leader_id, request.epoch)
         if error is RaftError.NONE:
             self._learn(request.leader_id, request.epoch)
             if self.role == FOLLOWER and self.leader_id == request.leader_id:
-                named = [each.node_id for each in request.preferred_candidates]
-                place = named.index(self.node_id) if self.node_id in named else 0
-                wait = BACKOFF_MAX_MS >> (len(named) - 1) << (place - 1) if place else 0
-                self.deadline = self.now + min(wait, BACKOFF_MAX_MS)
+                self.deadline = self.now + self._patience(request)
         return ms.EndQuorumEpochResponse(error=error, epoch=self.epoch, leader_id=self.leader_id)
+
+    def _patience(self, request: ms.EndQuorumEpochRequest) -> int:
+        """How long it waits for those that shall stand before it."""
+        named = [each.node_id for each in request.preferred_candidates]
+        place = named.index(self.node_id) if self.node_id in named else 0
+        return backoff(place, len(named))
 
     def _not_leading(self, epoch: int) -> RaftError:
         if epoch < self.epoch:
@@ -471,13 +496,8 @@ class KafkaVoter:
                 diverging = ends
             else:
                 records = self.disk.read(offset, self.disk.end, 8 << 20)
-        if diverging is None and snapshot is None and request.replica_id in self.ends:
-            before = self.ends[request.replica_id]
-            self.ends[request.replica_id] = offset
-            self.acknowledged.add(request.replica_id)
-            self._heard_from(request.replica_id)
-            if before is None or offset > before:
-                self._advance()
+        if diverging is None and snapshot is None:
+            self._acknowledge(request)
         return ms.FetchResponse(
             error=RaftError.NONE,
             epoch=self.epoch,
@@ -489,6 +509,17 @@ class KafkaVoter:
             records=records,
         )
 
+    def _acknowledge(self, request: ms.FetchRequest) -> None:
+        """The log of whoever fetches agrees with this one up to there."""
+        if request.replica_id not in self.ends:
+            return
+        before = self.ends[request.replica_id]
+        self.ends[request.replica_id] = request.fetch_offset
+        self.acknowledged.add(request.replica_id)
+        self._heard_from(request)
+        if before is None or request.fetch_offset > before:
+            self._advance()
+
     def _on_fetch_snapshot(self, request: ms.FetchSnapshotRequest) -> ms.FetchSnapshotResponse:
         error, data = self._not_leading(request.epoch), b""
         whole = self.disk.snapshots.get(request.snapshot)
@@ -498,7 +529,7 @@ class KafkaVoter:
             error = RaftError.POSITION_OUT_OF_RANGE
         if error is RaftError.NONE and whole is not None:
             data = whole[request.position : request.position + request.max_bytes]
-            self._heard_from(request.replica_id)
+            self._heard_from(request)
         return ms.FetchSnapshotResponse(
             error=error,
             epoch=self.epoch,
@@ -599,7 +630,7 @@ class KafkaVoter:
                 cut = min(cut, response.diverging.offset)
             if cut < self.high_watermark:
                 raise KafkaStops("a truncation below the high watermark")
-            self.disk.truncate(cut)
+            self._cut(cut)
             return
         if response.snapshot is not None:
             self.disk.partial = None

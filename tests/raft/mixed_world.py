@@ -5,6 +5,7 @@ product's own forms of Kafka's protocol, in the versions of 3.7, over connection
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import structs
@@ -37,21 +38,35 @@ NO_PRE_VOTE = ms.VoteResponse(
 """What the transport answers for a release without pre-votes."""
 
 
-def asked_in_kafkas_words(request: Any, to: int, cluster_id: str = CLUSTER_ID) -> Any:
+VERSIONS_39 = {
+    "Vote": 1,
+    "BeginQuorumEpoch": 1,
+    "EndQuorumEpoch": 1,
+    "Fetch": 17,
+    "FetchSnapshot": 1,
+    "UpdateRaftVoter": 0,
+}
+
+
+def asked_in_kafkas_words(
+    request: Any, to: int, cluster_id: str = CLUSTER_ID, versions: Mapping[str, int] = VERSIONS
+) -> Any:
     """The request as its receiver has it. Raises CannotSay."""
     api = api_of(request)
-    version = VERSIONS[api]
+    version = versions[api]
     header = codec.RequestHeader(API_BY_NAME[api].key, version, 1)
     frame = b"".join(codec.encode_request(header, request_body(request, version)))
     return request_of(codec.decode_request(frame).body, version, cluster_id=cluster_id, node_id=to)
 
 
-def answered_in_kafkas_words(response: Any, request: Any, *, by_kafka: bool = False) -> Any:
+def answered_in_kafkas_words(
+    response: Any, request: Any, *, by_kafka: bool = False, versions: Mapping[str, int] = VERSIONS
+) -> Any:
     """The response as its receiver has it. What a node of Kafka 3.7 refuses of a snapshot, it refuses as a
     whole."""
     api = api_of(request)
-    key, version = API_BY_NAME[api].key, VERSIONS[api]
-    body = response_body(response, version)
+    key, version = API_BY_NAME[api].key, versions[api]
+    body = response_body(response, version, next(iter(response.leader_endpoints), None))
     if by_kafka and isinstance(response, ms.FetchSnapshotResponse) and response.error is not RaftError.NONE:
         body = refusal(request_body(request, version), ErrorCode.UNKNOWN_SERVER_ERROR)
     frame = b"".join(codec.encode_response(key, version, 1, body))

@@ -159,6 +159,36 @@ REQUIRED_WITH_MIXED = (
     "linearizable read answered",
 )
 
+REQUIRED_WITH_CHANGES = (
+    *(f"{count} voters in force" for count in range(1, 6)),
+    "voter of Kafka's added",
+    "voter of Kafka's removed",
+    "disk of Kafka's emptied",
+    "directory of a voter replaced",
+    "host renamed",
+    "Kafka's voter added a voter",
+    "Kafka's voter removed a voter",
+    "Kafka's voter updated a voter",
+    "Kafka's voter removed itself",
+    "Kafka's voter left as a leader that was removed",
+    "Kafka's voter asked for an update of its entry",
+    "Kafka's voter undid a change of voters",
+    "Kafka's voter voted for a node that its log does not name",
+    "Kafka's voter wrote its voters with its epoch",
+    "Kafka's voter fetched a snapshot with its voters",
+    "Kafka's voter led the healed quorum",
+    "Kafka's leader refused a change: REQUEST_TIMED_OUT",
+    "Kafka's leader refused a change: NOT_LEADER_OR_FOLLOWER",
+    "change of voters undone by truncation",
+    "removed voter that did not hear of it asked for votes",
+    "voted for a node that its log does not name",
+    "leader removed itself",
+    "voter added while the leader changes",
+    "voter removed while the leader changes",
+    "snapshot fetched with its voters",
+    "repaired after healing",
+)
+
 REQUIRED_WITH_KAFKA = (
     "record that cannot be read is in an internal topic",
     "record that cannot be read left out",

@@ -63,8 +63,7 @@ def voters() -> VoterWorld:
 
 
 def leader_of(world: VoterWorld) -> ControllerProcess:
-    leader = world.leader()
-    assert leader is not None
+    (leader,) = [process for process in world.controllers() if process.core.is_leader]
     return leader
 
 

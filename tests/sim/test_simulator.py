@@ -12,12 +12,14 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.sim.combined import COMBINED_FROM
 from tests.sim.data_load import DATA_FROM
+from tests.sim.foreign.changes import CHANGES_FROM
 from tests.sim.foreign.quorum import MIXED_FROM
 from tests.sim.foreign.world import FOREIGN_FROM
 from tests.sim.kafka.plan import KAFKA_FROM
 from tests.sim.load import LOADED_FROM
 from tests.sim.marks import (
     REQUIRED,
+    REQUIRED_WITH_CHANGES,
     REQUIRED_WITH_COMBINED,
     REQUIRED_WITH_COPIES,
     REQUIRED_WITH_DATA,
@@ -44,6 +46,8 @@ COMBINED_SEEDS = 7
 FOREIGN_SEEDS = 12
 MIXED_FIRST, MIXED_SEEDS = MIXED_FROM + 12, 16
 """In the seeds before, Kafka's voters seldom lead."""
+CHANGES_FIRST, CHANGES_SEEDS = CHANGES_FROM + 42, 24
+"""These reach all that is rare with the fewest seeds."""
 OTHER_HASH_SEED = "4711"
 """Other than that of this process, which is random."""
 
@@ -62,6 +66,7 @@ OTHER_HASH_SEED = "4711"
         (COMBINED_FROM, COMBINED_SEEDS, REQUIRED_WITH_COMBINED),
         (FOREIGN_FROM, FOREIGN_SEEDS, REQUIRED_WITH_FOREIGN),
         (MIXED_FIRST, MIXED_SEEDS, REQUIRED_WITH_MIXED),
+        (CHANGES_FIRST, CHANGES_SEEDS, REQUIRED_WITH_CHANGES),
     ],
     ids=[
         "bare",
@@ -74,6 +79,7 @@ OTHER_HASH_SEED = "4711"
         "combined",
         "with Kafka's brokers",
         "with Kafka's voters",
+        "with changing voters of Kafka's",
     ],
 )
 def test_no_law_is_broken_and_every_rare_state_is_reached(
@@ -95,7 +101,7 @@ def test_no_law_is_broken_and_every_rare_state_is_reached(
     "seed",
     [
         *(17, LOADED_FROM + 7, DATA_FROM + 6, COPIES_FROM + 4, VOTERS_FROM, KAFKA_FROM + 2),
-        *(FOREIGN_FROM, MIXED_FIRST),
+        *(FOREIGN_FROM, MIXED_FIRST, CHANGES_FIRST + 3),
     ],
 )
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:

@@ -418,10 +418,12 @@ def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
     """One whole run, with load from `LOADED_FROM` on, with data from `DATA_FROM` on, with older copies of
     directories from `COPIES_FROM` on, with changing voters from `VOTERS_FROM` on, with groups and
     transactions from `KAFKA_FROM` on, with combined nodes from `COMBINED_FROM` on, with brokers of Apache
-    Kafka from `FOREIGN_FROM` on, with voters of Apache Kafka from `MIXED_FROM` on. Raises SafetyError or
-    LivenessError with the world's last lines as a note."""
+    Kafka from `FOREIGN_FROM` on, with voters of Apache Kafka from `MIXED_FROM` on, which are added and
+    removed from `CHANGES_FROM` on. Raises SafetyError or LivenessError with the world's last lines as a
+    note."""
     from tests.sim.combined import COMBINED_FROM, CombinedWorld
     from tests.sim.data_world import DataWorld
+    from tests.sim.foreign.changes import CHANGES_FROM, ChangingWorld
     from tests.sim.foreign.quorum import MIXED_FROM, MixedWorld
     from tests.sim.foreign.world import FOREIGN_FROM, ForeignWorld
     from tests.sim.kafka.plan import KAFKA_FROM
@@ -432,6 +434,7 @@ def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
     from tests.sim.voters.world import VoterWorld
 
     kinds = (
+        (CHANGES_FROM, ChangingWorld),
         (MIXED_FROM, MixedWorld),
         (FOREIGN_FROM, ForeignWorld),
         (COMBINED_FROM, CombinedWorld),

@@ -80,7 +80,10 @@ class Story:
         name, _, rest = command.partition(" ")
         if name == "log":
             return self.ask(shlex.split(rest))
-        method: Callable[[str], list[str] | None] = getattr(self, f"do_{name}")
+        method: Callable[[str], list[str] | None] | None = getattr(self, f"do_{name}", None)
+        if method is None:
+            names = sorted(each.removeprefix("do_") for each in dir(self) if each.startswith("do_"))
+            raise ValueError(f"a story has no command {name!r}, but log, {', '.join(names)}")
         return method(rest.strip()) or []
 
     # ---- what is written -------------------------------------------------------------------------

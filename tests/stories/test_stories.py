@@ -28,3 +28,8 @@ def test_story(path: Path, request: pytest.FixtureRequest, tmp_path: Path) -> No
 def test_a_changed_answer_is_noticed(tmp_path: Path) -> None:
     text = "> add level(14)\n> log timeline n\n  an event that never was\n"
     assert run_story(text, tmp_path) != text
+
+
+def test_an_unknown_command_is_refused_with_those_that_exist(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no command 'lgo', but log, .*add, .*snapshot"):
+        run_story("> lgo timeline n\n", tmp_path)

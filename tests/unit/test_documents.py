@@ -109,6 +109,22 @@ def test_named_files_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_a_name_is_in_the_file_that_is_named_with_it(page: Path) -> None:
+    """`Name` (`folder/file.py`): the file defines it."""
+    named = re.findall(r"`([A-Za-z_]\w+)`\s+\(`([\w/]+\.py)`", page.read_text("utf-8"))
+    elsewhere = [
+        (name, path)
+        for name, path in named
+        if not re.search(
+            rf"^ *(?:class|def|async def) {name}\b|^ *{name}\b.*=",
+            (REPOSITORY / path).read_text("utf-8"),
+            re.M,
+        )
+    ]
+    assert not elsewhere, f"{page.name} names files that do not define it: {elsewhere}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_named_commands_exist(page: Path) -> None:
     text = page.read_text("utf-8")
     assert [found for words in commands(text) if (found := unknown(words))] == []

@@ -252,16 +252,16 @@ def group_record(group: Group, assignments: dict[str, bytes], state_since_ms: in
     """The group's present state, with these assignments by member id."""
     members = tuple(
         GroupMetadataValue.MemberMetadata(
-            member_id=each.member_id,
-            group_instance_id=each.instance_id,
-            client_id=each.client_id,
-            client_host=each.client_host,
-            rebalance_timeout=each.rebalance_timeout_ms,
-            session_timeout=each.session_timeout_ms,
-            subscription=each.metadata(group.protocol),
-            assignment=assignments.get(each.member_id, b""),
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.metadata(group.protocol),
+            assignment=assignments.get(member.member_id, b""),
         )
-        for each in group.members.values()
+        for member in group.members.values()
     )
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -282,17 +282,17 @@ def group_of(group_id: str, value: GroupMetadataValue) -> Group:
     """The group that a record describes: empty, or stable, or without a leader, which is found when all have
     joined again."""
     members = {
-        each.member_id: GroupMember(
-            member_id=each.member_id,
-            instance_id=each.group_instance_id,
-            client_id=each.client_id,
-            client_host=each.client_host,
-            rebalance_timeout_ms=_rebalance_timeout_ms(each),
-            session_timeout_ms=each.session_timeout,
-            protocols=() if value.protocol is None else ((value.protocol, each.subscription),),
-            assignment=each.assignment,
+        member.member_id: GroupMember(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout_ms=_rebalance_timeout_ms(member),
+            session_timeout_ms=member.session_timeout,
+            protocols=() if value.protocol is None else ((value.protocol, member.subscription),),
+            assignment=member.assignment,
         )
-        for each in value.members
+        for member in value.members
     }
     return Group(
         group_id=group_id,
@@ -311,7 +311,7 @@ def _rebalance_timeout_ms(member: GroupMetadataValue.MemberMetadata) -> int:
     return member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
 
 
-def offset_record(group_id: str, at: TopicPartition, committed: CommittedOffset) -> StoredRecord:
+def offset_record(group_id: str, partition: TopicPartition, committed: CommittedOffset) -> StoredRecord:
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -320,15 +320,15 @@ def offset_record(group_id: str, at: TopicPartition, committed: CommittedOffset)
         expire_timestamp=committed.expire_ms,
     )
     version = _OFFSET_VALUE if committed.expire_ms < 0 else _OFFSET_VALUE_WITH_EXPIRY
-    return StoredRecord(_offset_key(group_id, at), value, _OFFSET_KEY, version)
+    return StoredRecord(_offset_key(group_id, partition), value, _OFFSET_KEY, version)
 
 
-def offset_tombstone(group_id: str, at: TopicPartition) -> StoredRecord:
-    return StoredRecord(_offset_key(group_id, at), None, _OFFSET_KEY)
+def offset_tombstone(group_id: str, partition: TopicPartition) -> StoredRecord:
+    return StoredRecord(_offset_key(group_id, partition), None, _OFFSET_KEY)
 
 
-def _offset_key(group_id: str, at: TopicPartition) -> OffsetCommitKey:
-    return OffsetCommitKey(group=group_id, topic=at[0], partition=at[1])
+def _offset_key(group_id: str, partition: TopicPartition) -> OffsetCommitKey:
+    return OffsetCommitKey(group=group_id, topic=partition[0], partition=partition[1])
 
 
 def offset_of(value: OffsetCommitValue, log_offset: int) -> CommittedOffset:

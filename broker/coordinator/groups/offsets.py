@@ -76,30 +76,32 @@ class OffsetTable:
             self._let_go(producer_id, group_id)
         return tuple(dict.fromkeys(group_id for group_id, _ in pending))
 
-    def _put(self, group_id: str, at: TopicPartition, committed: CommittedOffset) -> None:
+    def _put(self, group_id: str, partition: TopicPartition, committed: CommittedOffset) -> None:
         offsets = self._committed.setdefault(group_id, {})
-        if at not in offsets:
-            self._topics[at[0]] += 1
-        offsets[at] = committed
+        if partition not in offsets:
+            self._topics[partition[0]] += 1
+        offsets[partition] = committed
 
-    def _hold(self, producer_id: int, group_id: str, at: TopicPartition, pending: CommittedOffset) -> None:
+    def _hold(
+        self, producer_id: int, group_id: str, partition: TopicPartition, pending: CommittedOffset
+    ) -> None:
         held = self._pending.setdefault(producer_id, {})
-        if (group_id, at) not in held:
-            self._topics[at[0]] += 1
-        held[group_id, at] = pending
+        if (group_id, partition) not in held:
+            self._topics[partition[0]] += 1
+        held[group_id, partition] = pending
         self._holders.setdefault(group_id, set()).add(producer_id)
 
-    def _remove(self, group_id: str, at: TopicPartition) -> None:
+    def _remove(self, group_id: str, partition: TopicPartition) -> None:
         """A tombstone: what open transactions hold goes too, or it would be committed later."""
         offsets = self._committed.get(group_id, {})
-        if offsets.pop(at, None) is not None:
-            self._uncount(at)
+        if offsets.pop(partition, None) is not None:
+            self._uncount(partition)
         if not offsets:
             self._committed.pop(group_id, None)
         for producer_id in tuple(self._holders.get(group_id, ())):
             held = self._pending[producer_id]
-            if held.pop((group_id, at), None) is not None:
-                self._uncount(at)
+            if held.pop((group_id, partition), None) is not None:
+                self._uncount(partition)
             if not any(known == group_id for known, _ in held):
                 self._let_go(producer_id, group_id)
             if not held:
@@ -111,10 +113,10 @@ class OffsetTable:
         if not holders:
             self._holders.pop(group_id, None)
 
-    def _uncount(self, at: TopicPartition) -> None:
-        self._topics[at[0]] -= 1
-        if not self._topics[at[0]]:
-            del self._topics[at[0]]
+    def _uncount(self, partition: TopicPartition) -> None:
+        self._topics[partition[0]] -= 1
+        if not self._topics[partition[0]]:
+            del self._topics[partition[0]]
 
     # ---- contents --------------------------------------------------------------------------------
 
@@ -183,8 +185,8 @@ def _is_old(offset: CommittedOffset, since_ms: int, wall_ms: int, retention_ms: 
     return wall_ms - (offset.commit_ms if since_ms < 0 else since_ms) >= retention_ms
 
 
-def _fetched(at: TopicPartition, committed: CommittedOffset | None, *, is_held: bool) -> FetchedOffset:
-    topic, partition = at
+def _fetched(named: TopicPartition, committed: CommittedOffset | None, *, is_held: bool) -> FetchedOffset:
+    topic, partition = named
     if is_held:
         return FetchedOffset(topic=topic, partition=partition, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
     if committed is None:
@@ -246,9 +248,9 @@ class Commits:
         return ErrorCode.GROUP_MAX_SIZE_REACHED if self._is_full() else None
 
     def _store(
-        self, work: Work, request: OffsetCommitRequest, at: tuple[str, Any], error: ErrorCode | None
+        self, work: Work, request: OffsetCommitRequest, named: tuple[str, Any], error: ErrorCode | None
     ) -> ErrorCode:
-        topic, part = at
+        topic, part = named
         if error is not None:
             return error
         now_ms = work.now.wall_ms

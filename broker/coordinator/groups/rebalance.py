@@ -105,13 +105,13 @@ class Rebalances:
         self._forget(group, member_id)
 
     @staticmethod
-    def _rejoin(work: Work, known: GroupMember, member: GroupMember) -> None:
+    def _rejoin(work: Work, present: GroupMember, member: GroupMember) -> None:
         # A client that sends the request again does not read the answer to its first one.
-        work.reply(known.join_key, not_joined(known.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
-        known.protocols = member.protocols
-        known.rebalance_timeout_ms = member.rebalance_timeout_ms
-        known.session_timeout_ms = member.session_timeout_ms
-        known.join_key = member.join_key
+        work.reply(present.join_key, not_joined(present.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
+        present.protocols = member.protocols
+        present.rebalance_timeout_ms = member.rebalance_timeout_ms
+        present.session_timeout_ms = member.session_timeout_ms
+        present.join_key = member.join_key
 
     def _replace_static(
         self, work: Work, group: Group, old_id: str, member: GroupMember, version: int
@@ -379,11 +379,11 @@ def joined(
         member_id=member.member_id,
         members=tuple(
             messages.JoinGroupResponse.JoinGroupResponseMember(
-                member_id=each.member_id,
-                group_instance_id=each.instance_id,
-                metadata=each.metadata(group.protocol),
+                member_id=other.member_id,
+                group_instance_id=other.instance_id,
+                metadata=other.metadata(group.protocol),
             )
-            for each in (group.members.values() if leads else ())
+            for other in (group.members.values() if leads else ())
         ),
     )
 
@@ -424,14 +424,14 @@ def described(group_id: str, group: Group | None) -> messages.DescribeGroupsResp
         protocol_data=(group.protocol or "") if stable else "",
         members=tuple(
             messages.DescribeGroupsResponse.DescribedGroupMember(
-                member_id=each.member_id,
-                group_instance_id=each.instance_id,
-                client_id=each.client_id,
-                client_host=each.client_host,
-                member_metadata=each.metadata(group.protocol) if stable else b"",
-                member_assignment=each.assignment if stable else b"",
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol) if stable else b"",
+                member_assignment=member.assignment if stable else b"",
             )
-            for each in group.members.values()
+            for member in group.members.values()
         ),
     )
 

@@ -232,16 +232,18 @@ class AnsweringReplica(ReplicaView):
             return self._not_listed(leading)
         return leading.reading(reader).list_offset(request)
 
-    def found_offset(self, plan: FindPlan, found: disk_work.OffsetFound) -> ListedOffset:
+    def found_offset(self, plan: FindPlan, looked_up: disk_work.OffsetFound) -> ListedOffset:
         """The answer to a look-up by time, from what the log returned; refused if the leader has changed
         since."""
         leading = self._leader_in(plan.leader_epoch)
         if isinstance(leading, BatchRefusal):
             return self._not_listed(leading)
-        if found.problem is not None:
-            text = f"the requested data is damaged: {found.problem}; elect another leader, then repair it"
+        if looked_up.problem is not None:
+            text = f"the requested data is damaged: {looked_up.problem}; elect another leader, then repair it"
             return self._not_listed(BatchRefusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
-        return leading.reading(CLIENT).found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
+        return leading.reading(CLIENT).found_offset(
+            looked_up.offset, looked_up.timestamp_ms, looked_up.leader_epoch
+        )
 
     def end_of_epoch(self, asked: EpochPartition) -> EpochEnd:
         """Where a leader epoch ends (KIP-320)."""

@@ -397,13 +397,13 @@ def _unpacked(
 
 
 def _records_refusal(
-    header: BatchHeader, plain: Buffer, found: RecordBounds, settings: TopicSettings, wall_ms: int
+    header: BatchHeader, plain: Buffer, record_bounds: RecordBounds, settings: TopicSettings, wall_ms: int
 ) -> BatchRefusal | None:
-    keyless = settings.log.compacts and found.keyless
+    keyless = settings.log.compacts and record_bounds.keyless
     bounds = None if settings.log_append_time else _bounds(settings, wall_ms)
     first = header.base_timestamp_ms
     outside = bounds is not None and not (
-        bounds[0] <= first + found.first_time and first + found.last_time <= bounds[1]
+        bounds[0] <= first + record_bounds.first_time and first + record_bounds.last_time <= bounds[1]
     )
     if not keyless and not outside:
         return None

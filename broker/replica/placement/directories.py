@@ -44,17 +44,19 @@ class Directory:
 class Directories:
     """The configured directories in their order."""
 
-    def __init__(self, found: Sequence[FoundDirectory]) -> None:
+    def __init__(self, opened: Sequence[FoundDirectory]) -> None:
         self.all = [
             Directory(
-                each.path,
-                each.directory_id,
-                each.problem if each.directory_id is not None else each.problem or "it has no directory id",
-                each.total_bytes,
-                each.usable_bytes,
-                ignores_case=each.ignores_case,
+                directory.path,
+                directory.directory_id,
+                directory.problem
+                if directory.directory_id is not None
+                else directory.problem or "it has no directory id",
+                directory.total_bytes,
+                directory.usable_bytes,
+                ignores_case=directory.ignores_case,
             )
-            for each in found
+            for directory in opened
         ]
         self._by_id = {
             directory.directory_id: directory for directory in self.all if directory.directory_id is not None
@@ -112,14 +114,14 @@ class Directories:
         known = self._by_id.get(directory_id)
         return known is not None and known.problem is not None
 
-    def holding_damaged(self, place: bytes) -> bytes | None:
-        """The configured directory for which `place` marks a replica as damaged; else None."""
-        return self._damaged.get(place)
+    def holding_damaged(self, mark: bytes) -> bytes | None:
+        """The configured directory for which `mark` marks a replica as damaged; else None."""
+        return self._damaged.get(mark)
 
-    def given_up(self, place: bytes) -> bytes | None:
-        """The configured directory for which `place` marks a replica as given up, to start over; else
+    def given_up(self, mark: bytes) -> bytes | None:
+        """The configured directory for which `mark` marks a replica as given up, to start over; else
         None."""
-        return self._given_up.get(place)
+        return self._given_up.get(mark)
 
     def fail(self, directory_id: bytes, reason: str) -> bool:
         """It is bad from now on. Returns False if it already was, or is not configured."""
@@ -229,11 +231,11 @@ class Copies:
     """All copies, at most one per partition and directory. Copies being removed stay here until they are
     gone, but do not count in any directory."""
 
-    def __init__(self, directories: Directories, found: Sequence[FoundDirectory] = ()) -> None:
+    def __init__(self, directories: Directories, opened: Sequence[FoundDirectory] = ()) -> None:
         self._directories = directories
         self._by_key: dict[PartitionKey, dict[bytes, Copy]] = {}
         self._by_name: dict[tuple[bytes, str, int], Copy] = {}
-        for directory in found:
+        for directory in opened:
             directory_id = directory.directory_id
             if directory.problem is None and directory_id is not None:
                 for each in directory.replicas:
@@ -348,12 +350,12 @@ class Room:
         directory = self._directories.get(wanted)
         return wanted if directory is not None and directory.has_room(size_bytes) else None
 
-    def promise(self, key: PartitionKey, place: bytes, size_bytes: int) -> None:
+    def promise(self, key: PartitionKey, directory_id: bytes, size_bytes: int) -> None:
         """A recreated replica will take this space there."""
-        directory = self._directories.get(place)
+        directory = self._directories.get(directory_id)
         if directory is not None and size_bytes > 0:
             directory.promised_bytes += size_bytes
-            self._promised[key] = (place, size_bytes)
+            self._promised[key] = (directory_id, size_bytes)
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
         """A directory was measured again: promised bytes that are already written are in the measurement."""

@@ -113,44 +113,46 @@ class Moves:
             return self._not_here(topic, index, info, wanted.directory_id)
         return self._start(partition, wanted.directory_id, settings)
 
-    def _not_here(self, topic: str, index: int, info: PartitionInfo | None, place: bytes) -> ErrorCode:
+    def _not_here(self, topic: str, index: int, info: PartitionInfo | None, directory_id: bytes) -> ErrorCode:
         """When the replica arrives, it is created there."""
         at = None if info is None else info.directory_of(self._config.broker_id)
         if at is not None and self._directories.is_bad(at):
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._preferred.pop((topic, index), None)
-        self._preferred[topic, index] = place
+        self._preferred[topic, index] = directory_id
         if len(self._preferred) > PREFERRED_MAX:
             del self._preferred[next(iter(self._preferred))]
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else ErrorCode.REPLICA_NOT_AVAILABLE
 
-    def _start(self, partition: Partition, place: bytes, settings: LogSettings) -> ErrorCode:
+    def _start(self, partition: Partition, directory_id: bytes, settings: LogSettings) -> ErrorCode:
         key, move = partition.key, self.under_way.get(partition.key)
-        if any(each.directory_id == place for each in self._copies.futures_of(key)):
+        if any(each.directory_id == directory_id for each in self._copies.futures_of(key)):
             return ErrorCode.NONE
         if move is not None and move.is_promoting:
             return ErrorCode.REPLICA_NOT_AVAILABLE  # it will be there in a moment
-        if place == partition.directory_id:
+        if directory_id == partition.directory_id:
             self.cancel(key, "its move was cancelled")
             return ErrorCode.NONE
         if self._directories.any_bad:
             return ErrorCode.KAFKA_STORAGE_ERROR  # another copy may be in there
-        if self._copies.at(place, key) is not None:
+        if self._copies.at(directory_id, key) is not None:
             return ErrorCode.REPLICA_NOT_AVAILABLE  # an earlier one is being removed
-        if (text := self.name_taken(place, partition.topic, key[1])) is not None:
+        if (text := self.name_taken(directory_id, partition.topic, key[1])) is not None:
             self._out.append(Warn(message=f"replica {partition.topic}-{key[1]} is not moved: {text}"))
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.cancel(key, "it is being moved to another directory")
-        self.create(key, partition.topic, place, settings, future=True)
+        self.create(key, partition.topic, directory_id, settings, future=True)
         return ErrorCode.NONE
 
-    def name_taken(self, place: bytes, topic: str, index: int) -> str | None:
+    def name_taken(self, directory_id: bytes, topic: str, index: int) -> str | None:
         """Why a replica cannot have its name in a directory: that of another topic differs only in case, and
         the file system ignores it. None if it can."""
-        directory, copy = self._directories.get(place), self._copies.named(place, topic, index)
+        directory, copy = self._directories.get(directory_id), self._copies.named(directory_id, topic, index)
         if directory is None or not directory.ignores_case:
             return None
-        taken = self._damaged.named(place, topic, index, self._directories) if copy is None else copy.topic
+        taken = (
+            self._damaged.named(directory_id, topic, index, self._directories) if copy is None else copy.topic
+        )
         if taken is None or taken == topic:
             return None
         return (
@@ -159,15 +161,21 @@ class Moves:
         )
 
     def create(
-        self, key: PartitionKey, topic: str, place: bytes, settings: LogSettings, *, future: bool = False
+        self,
+        key: PartitionKey,
+        topic: str,
+        directory_id: bytes,
+        settings: LogSettings,
+        *,
+        future: bool = False,
     ) -> None:
         """Makes a copy, which is a replica unless it is `future`."""
         self._serial += 1
-        copy = Copy(key, topic, place, self._serial << _INCARNATION_BITS, None, future=future)
+        copy = Copy(key, topic, directory_id, self._serial << _INCARNATION_BITS, None, future=future)
         self._copies.add(copy)
         self._out.append(
             CreateReplica(
-                directory_id=place,
+                directory_id=directory_id,
                 key=key,
                 incarnation=copy.incarnation,
                 topic=topic,
@@ -221,13 +229,13 @@ class Moves:
         if limit != self._bytes_per_second:
             self._bytes_per_second, self._free_ms = limit, 0
 
-    def target(self, key: PartitionKey, place: bytes | None) -> bytes | None:
+    def target(self, key: PartitionKey, assigned: bytes | None) -> bytes | None:
         """The directory of the copy that will become the replica. Only one is kept: the one that the log
         names, or the one that has most."""
         futures = self._copies.futures_of(key)
         if not futures:
             return None
-        best = max(futures, key=lambda each: (each.directory_id == place, each.rank))
+        best = max(futures, key=lambda each: (each.directory_id == assigned, each.rank))
         for copy in futures:
             if copy is not best:
                 self.remove(copy, "the replica is being moved to another directory")

@@ -71,7 +71,7 @@ class Placement:
     def __init__(
         self,
         config: ReplicaConfig,
-        found: Sequence[FoundDirectory],
+        opened: Sequence[FoundDirectory],
         *,
         assignments: Assignments,
         fetchers: Fetchers,
@@ -89,12 +89,12 @@ class Placement:
         self._partition_changed = partition_changed
         self._out = out
         self.next_token = count(1).__next__
-        self.directories = Directories(found)
+        self.directories = Directories(opened)
         self.image: MetadataImage | None = None
         self.running: dict[PartitionKey, Partition] = {}
         self.offline: dict[PartitionKey, str] = {}
-        self.copies = Copies(self.directories, found)
-        self.damaged = DamagedCopies(found)
+        self.copies = Copies(self.directories, opened)
+        self.damaged = DamagedCopies(opened)
         self._room = Room(self.directories, self.copies)
         self._starved: dict[PartitionKey, None] = {}
         self._nameless: dict[PartitionKey, None] = {}
@@ -277,10 +277,10 @@ class Placement:
             self._remove(namesake, "its topic was deleted, and a new topic has its name")
         self.moves.create(key, topic.name, directory_id, self.settings_of(topic.name).log)
 
-    def _shares_a_name(self, key: PartitionKey, topic: str, place: bytes) -> bool:
+    def _shares_a_name(self, key: PartitionKey, topic: str, directory_id: bytes) -> bool:
         """Whether the replica's directory would be that of another topic, because the file system ignores
         case. The first topic keeps it; the second has no replica until the first is gone."""
-        text = self.moves.name_taken(place, topic, key[1])
+        text = self.moves.name_taken(directory_id, topic, key[1])
         if text is None:
             self._nameless.pop(key, None)
             return False

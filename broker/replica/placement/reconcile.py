@@ -132,32 +132,32 @@ def decide(
     return _not_found(directories, False, where, copies, replaces=True)
 
 
-def _moving(place: bytes, future: bytes | None, copies: Collection[bytes]) -> Decision | None:
+def _moving(assigned: bytes, future: bytes | None, copies: Collection[bytes]) -> Decision | None:
     """The log names the new directory of a replica that is still being moved there. None if it does not, or
     nothing is left to move from."""
     if future is None or not copies:
         return None
-    if place == future:
+    if assigned == future:
         return Run(next(iter(copies)), leaves=True)
-    return Assign(future) if place == damaged_in(future) else None
+    return Assign(future) if assigned == damaged_in(future) else None
 
 
 def _hurt(
-    place: bytes,
+    assigned: bytes,
     led_elsewhere: bool,
     copies: Collection[bytes],
     directories: Directories,
     damaged: Collection[bytes],
 ) -> Decision | None:
     """The decision on a replica that is or was damaged. None if it is not, or its directory is unknown."""
-    holding, given_up = directories.holding_damaged(place), directories.given_up(place)
+    holding, given_up = directories.holding_damaged(assigned), directories.given_up(assigned)
     if holding is not None:
         return _damaged(holding, led_elsewhere, copies, directories, damaged)
     if given_up is not None:
         return _given_up(given_up, copies, directories)
-    if place in damaged:
-        return Damaged(place, damaged_in(place))
-    if place in _UNASSIGNED and damaged and not copies:
+    if assigned in damaged:
+        return Damaged(assigned, damaged_in(assigned))
+    if assigned in _UNASSIGNED and damaged and not copies:
         here = next(iter(damaged))
         return Damaged(here, damaged_in(here))
     return None
@@ -190,7 +190,7 @@ def _given_up(directory: bytes, copies: Collection[bytes], directories: Director
 
 
 def _unplaced(
-    place: bytes,
+    assigned: bytes,
     copies: Collection[bytes],
     directories: Directories,
     is_new: bool,
@@ -205,18 +205,18 @@ def _unplaced(
     here = next(iter(copies), None)
     if here is not None:
         return Assign(here) if can_assign else Run(here)
-    if place == MIGRATING and not is_new and directories.any_bad:
+    if assigned == MIGRATING and not is_new and directories.any_bad:
         return Offline(f"it was not found, and may be in an offline directory: {_problems(directories)}")
     return Create(None)
 
 
-def _missing(place: bytes, copies: Collection[bytes], directories: Directories, is_new: bool) -> Decision:
+def _missing(assigned: bytes, copies: Collection[bytes], directories: Directories, is_new: bool) -> Decision:
     """The image names a good directory that holds no copy."""
     elsewhere = next(iter(copies), None)
     if elsewhere is not None:
         return Assign(elsewhere)
     if is_new or not directories.any_bad:
-        return Create(place)
+        return Create(assigned)
     return Offline(
         f"it was not found in its directory, and another directory is offline: {_problems(directories)}"
     )
@@ -273,11 +273,11 @@ CANNOT_BE_REPORTED = (
 class DamagedCopies:
     """By partition and directory; entries are only removed."""
 
-    def __init__(self, found: Sequence[FoundDirectory]) -> None:
+    def __init__(self, opened: Sequence[FoundDirectory]) -> None:
         self._by_key: dict[PartitionKey, dict[bytes, DamagedReplica]] = {}
         self._paths: dict[bytes, str] = {}
         self._reported: dict[PartitionKey, str] = {}
-        for directory in found:
+        for directory in opened:
             if directory.problem is None and directory.directory_id is not None:
                 self._paths[directory.directory_id] = directory.path
                 for copy in directory.damaged:

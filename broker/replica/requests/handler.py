@@ -273,14 +273,14 @@ def _described(find: Find, key: PartitionKey) -> DescribedProducers:
         return DescribedProducers(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
     producers = [
         ActiveProducer(
-            producer_id=each.producer_id,
-            producer_epoch=each.epoch,
-            last_sequence=each.batches[-1].last_sequence if each.batches else -1,
-            last_timestamp_ms=each.seen_ms,
-            coordinator_epoch=each.coordinator_epoch,
-            open_from=each.open_from,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            last_sequence=producer.batches[-1].last_sequence if producer.batches else -1,
+            last_timestamp_ms=producer.seen_ms,
+            coordinator_epoch=producer.coordinator_epoch,
+            open_from=producer.open_from,
         )
-        for each in partition.producers.all()
+        for producer in partition.producers.all()
     ]
     return DescribedProducers(key=key, producers=tuple(producers))
 

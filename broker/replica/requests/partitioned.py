@@ -46,10 +46,10 @@ class _Waiting(Generic[Result]):
         self.results: list[Result | None] = [None] * count
         self.tickets: list[tuple[Partition, PartTicket[Result]]] = []
 
-    def settle(self, at: int, result: Result) -> None:
+    def settle(self, index: int, result: Result) -> None:
         """A partition's first result counts."""
-        if self.results[at] is None:
-            self.results[at] = result
+        if self.results[index] is None:
+            self.results[index] = result
             self.left -= 1
 
 
@@ -58,10 +58,10 @@ class PartTicket(Generic[Result]):
 
     __slots__ = ("_index", "_requests", "_waiting")
 
-    def __init__(self, requests: PartitionedRequests[Result], waiting: _Waiting[Result], at: int) -> None:
+    def __init__(self, requests: PartitionedRequests[Result], waiting: _Waiting[Result], index: int) -> None:
         self._requests = requests
         self._waiting = waiting
-        self._index = at
+        self._index = index
 
     @property
     def deadline_ms(self) -> int:

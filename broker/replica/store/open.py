@@ -259,31 +259,31 @@ class _Opening:
         self._removed = True
         self._warn(f"{problem}; this unfinished copy of a replica is removed")
 
-    def _note_damage(self, place: str, name: str, names: list[str], key: PartitionKey, problem: str) -> None:
+    def _note_damage(self, path: str, name: str, names: list[str], key: PartitionKey, problem: str) -> None:
         """One damaged log of one replica stops no other: only a failing disk makes the directory bad."""
-        size = sum(self._disk.file_size(join(place, each)) for each in names)
+        size = sum(self._disk.file_size(join(path, each)) for each in names)
         topic, _ = parse_replica_name(name) or ("", 0)
         self._damaged[key] = DamagedReplica(key=key, topic=topic, problem=problem, size_bytes=size)
         self._opened.damaged[key] = name
 
-    def _topic_id(self, place: str, names: list[str]) -> bytes | None:
+    def _topic_id(self, path: str, names: list[str]) -> bytes | None:
         """The replica's topic; None if it is not a replica. Removes one that a crash left incomplete."""
         problem = "has no partition.metadata"
         try:
-            topic_id = load_partition_metadata(self._disk, place)
+            topic_id = load_partition_metadata(self._disk, path)
             if topic_id is not None:
                 return topic_id
         except CorruptFileError as error:
             problem = str(error)
         bases = segment_bases(names)
-        if any(self._disk.file_size(join(place, segment_name(base))) for base in bases) or len(bases) > 1:
-            self._warn(f"{place}: {problem}; the directory has records and is not removed")
+        if any(self._disk.file_size(join(path, segment_name(base))) for base in bases) or len(bases) > 1:
+            self._warn(f"{path}: {problem}; the directory has records and is not removed")
             return None
         for name in names:
-            self._disk.remove(join(place, name))
-        self._disk.remove_directory(place)
+            self._disk.remove(join(path, name))
+        self._disk.remove_directory(path)
         self._removed = True
-        self._warn(f"{place} is an incomplete replica without records: it is removed")
+        self._warn(f"{path} is an incomplete replica without records: it is removed")
         return None
 
     def _settle(self) -> None:

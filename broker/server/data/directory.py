@@ -312,12 +312,12 @@ class DirectoryThreads:
         self._sync_s += (time.monotonic() - begun_s - self._sync_s) / SYNCS_REMEMBERED
 
     def _take_up(self, cleaning: Cleaning, error: Exception | None) -> list[DataEvent]:
-        found = [] if self._broken else self._store.cleaner.take_up(cleaning, error)
+        events = [] if self._broken else self._store.cleaner.take_up(cleaning, error)
         if self._store.cleaner.is_under_way(cleaning) and not self._broken:
             self._cleaners.submit(cleaning, self._cleaned)
         else:
             self._cleaners.forget(cleaning)
-        return found
+        return events
 
     def _cleaned(self, cleaning: Cleaning, error: Exception | None) -> None:
         """Runs on a thread of the cleaners."""

@@ -89,16 +89,16 @@ def read_faults(path: str) -> list[DirectoryFault]:
         ) from error
 
 
-def _fault(each: Mapping[str, object]) -> DirectoryFault:
-    fault, operations = str(each["fault"]), each.get("operations") or ()
+def _fault(given: Mapping[str, object]) -> DirectoryFault:
+    fault, operations = str(given["fault"]), given.get("operations") or ()
     if fault not in (HANG, SLOW) and fault not in _CODES:
         raise ValueError(f"fault {fault!r} is not one of {', '.join([*_CODES, HANG, SLOW])}")
-    ms = each.get("ms", 0)
+    ms = given.get("ms", 0)
     if not isinstance(ms, int):
         raise ValueError("ms is not a number")
     if not isinstance(operations, list | tuple):
         raise ValueError("operations is not a list")
-    return DirectoryFault(str(each["directory"]).rstrip("/"), fault, frozenset(map(str, operations)), ms)
+    return DirectoryFault(str(given["directory"]).rstrip("/"), fault, frozenset(map(str, operations)), ms)
 
 
 def configured_faults(environment: Mapping[str, str]) -> FileFaults | None:

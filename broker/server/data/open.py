@@ -61,7 +61,7 @@ class ConfiguredDirectory:
 class LogDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """A configured directory after opening. `store` None: it is bad."""
 
-    found: FoundDirectory
+    at_opening: FoundDirectory
     store: DirectoryStore | None
     disk: Disk
     watch: DiskWatch
@@ -75,7 +75,7 @@ class OpenData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found(self) -> list[FoundDirectory]:
-        return [directory.found for directory in self.directories]
+        return [directory.at_opening for directory in self.directories]
 
     @property
     def good_ids(self) -> tuple[bytes, ...]:
@@ -85,7 +85,7 @@ class OpenData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good_paths(self) -> list[str]:
-        return [directory.found.path for directory in self.directories if directory.store is not None]
+        return [directory.at_opening.path for directory in self.directories if directory.store is not None]
 
 
 # ---- owners --------------------------------------------------------------------------------------
@@ -142,17 +142,17 @@ def _place(
     )
 
 
-async def _look(place: ConfiguredDirectory) -> None:
+async def _look(directory: ConfiguredDirectory) -> None:
     def identity() -> MetaProperties:
-        place.key = place.disk.directory_key(place.path)
-        if not place.disk.exists(join(place.path, FILE_NAME)):
-            raise DiskError(place.path, "reading its identity", NOT_MOUNTED)
-        return load_meta_properties(place.disk, place.path)
+        directory.key = directory.disk.directory_key(directory.path)
+        if not directory.disk.exists(join(directory.path, FILE_NAME)):
+            raise DiskError(directory.path, "reading its identity", NOT_MOUNTED)
+        return load_meta_properties(directory.disk, directory.path)
 
     try:
-        place.identity = await _on_thread(place, identity)
+        directory.identity = await _on_thread(directory, identity)
     except (DiskError, FileMissingError, CorruptFileError) as error:
-        place.problem = one_line(error)
+        directory.problem = one_line(error)
 
 
 # ---- contents ------------------------------------------------------------------------------------
@@ -180,9 +180,9 @@ async def open_directories(
     )
     opened = await asyncio.gather(*(_open(config, expected, options, place, new_rng()) for place in places))
     for directory in opened:
-        if directory.found.problem is not None:
+        if directory.at_opening.problem is not None:
             text = "log directory %s is offline, and so are its replicas: %s"
-            _log.error(text, directory.found.path, directory.found.problem)
+            _log.error(text, directory.at_opening.path, directory.at_opening.problem)
     return opened
 
 
@@ -190,33 +190,33 @@ async def _open(
     config: NodeConfig,
     expected: ExpectedIdentity,
     options: StoreOptions,
-    place: ConfiguredDirectory,
+    directory: ConfiguredDirectory,
     rng: random.Random,
 ) -> LogDirectory:
     def work() -> tuple[DirectoryStore | None, FoundDirectory]:
         return DirectoryStore.open(
-            place.disk,
-            place.path,
+            directory.disk,
+            directory.path,
             expected,
             _log.warning,
             rng=rng,
             options=options,
-            locked=place.path == str(config.metadata_log_dir),
-            progress=_Progress(place.path),
+            locked=directory.path == str(config.metadata_log_dir),
+            progress=_Progress(directory.path),
         )
 
     store: DirectoryStore | None = None
-    opened = FoundDirectory(path=place.path, directory_id=None, problem=place.problem)
-    if place.problem is None:
+    opened = FoundDirectory(path=directory.path, directory_id=None, problem=directory.problem)
+    if directory.problem is None:
         try:
-            store, opened = await _on_thread(place, work)
+            store, opened = await _on_thread(directory, work)
         except (LogDirectoryLockedError, CorruptFileError) as error:
             raise StartError(str(error)) from error
         except (DiskError, FileMissingError) as error:
             problem = one_line(error)
-            known = None if place.identity is None else place.identity.directory_id
-            opened = FoundDirectory(path=place.path, directory_id=known, problem=problem)
-    return LogDirectory(found=opened, store=store, disk=place.disk, watch=place.watch)
+            known = None if directory.identity is None else directory.identity.directory_id
+            opened = FoundDirectory(path=directory.path, directory_id=known, problem=problem)
+    return LogDirectory(at_opening=opened, store=store, disk=directory.disk, watch=directory.watch)
 
 
 class _Progress:
@@ -233,7 +233,7 @@ class _Progress:
             _log.info("opening %s: %d of %d replicas", self._path, done, of)
 
 
-async def _on_thread(place: ConfiguredDirectory, work: Callable[[], T]) -> T:
+async def _on_thread(directory: ConfiguredDirectory, work: Callable[[], T]) -> T:
     """Returns or raises what `work` does. A thread that hangs in a call to the disk is left behind:
     DiskError."""
     loop = asyncio.get_running_loop()
@@ -251,11 +251,11 @@ async def _on_thread(place: ConfiguredDirectory, work: Callable[[], T]) -> T:
         else:
             report(partial(ended.set_result, result))
 
-    threading.Thread(target=run, name=f"open {place.path}", daemon=True).start()
+    threading.Thread(target=run, name=f"open {directory.path}", daemon=True).start()
     while not ended.done():
         await asyncio.wait([ended], timeout=LOOK_S)
-        problem = None if ended.done() else place.clock.look(loop.time())
+        problem = None if ended.done() else directory.clock.look(loop.time())
         if problem is not None:
             ended.cancel()
-            raise DiskError(place.path, "opening it", problem)
+            raise DiskError(directory.path, "opening it", problem)
     return ended.result()

@@ -118,14 +118,14 @@ def _topic(
         name=name,
         partitions=tuple(
             DescribeLogDirsResponse.DescribeLogDirsPartition(
-                partition_index=each.key[1],
-                partition_size=each.size_bytes,
-                offset_lag=each.lag,
-                is_future_key=each.future,
-                start_offset=each.start_offset if details else -1,
-                high_watermark=each.high_watermark if details else -1,
-                end_offset=each.end_offset if details else -1,
+                partition_index=replica.key[1],
+                partition_size=replica.size_bytes,
+                offset_lag=replica.lag,
+                is_future_key=replica.future,
+                start_offset=replica.start_offset if details else -1,
+                high_watermark=replica.high_watermark if details else -1,
+                end_offset=replica.end_offset if details else -1,
             )
-            for each in replicas
+            for replica in replicas
         ),
     )

@@ -115,11 +115,13 @@ class LogEndHandlers:
             ]
         )
 
-        def result(index: int, one: core.EpochEnd) -> OffsetForLeaderEpochResponse.EpochEndOffset:
-            if one.error:
-                return OffsetForLeaderEpochResponse.EpochEndOffset(error_code=one.error, partition=index)
+        def result(index: int, epoch_end: core.EpochEnd) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+            if epoch_end.error:
+                return OffsetForLeaderEpochResponse.EpochEndOffset(
+                    error_code=epoch_end.error, partition=index
+                )
             return OffsetForLeaderEpochResponse.EpochEndOffset(
-                partition=index, leader_epoch=one.leader_epoch, end_offset=one.end_offset
+                partition=index, leader_epoch=epoch_end.leader_epoch, end_offset=epoch_end.end_offset
             )
 
         return OffsetForLeaderEpochResponse(

@@ -283,25 +283,27 @@ class LiveCopy:
         finally:
             self._is_complete.set()
 
-    def voters(self) -> list[VoterReport]:
-        """What can be learned of the quorum's voters."""
+    def voters(self, timeout_s: float | None = None) -> list[VoterReport]:
+        """What can be learned of the quorum's voters. `timeout_s` replaces --timeout if it is less."""
         from metaquorum.clients.kafka.live_log import ask_voters
         from metaquorum.clients.search import ClientError
 
         if self._log is None:
             return []
         try:
-            return self._run_loop(ask_voters(self._source(), self._log))
+            return self._run_loop(ask_voters(self._source(timeout_s), self._log))
         except ClientError as error:
             raise Failure(one_line(error)) from error
 
-    def _source(self) -> LiveSource:
+    def _source(self, timeout_s: float | None = None) -> LiveSource:
         # gRPC is imported only to ask a quorum, not to read files.
         from metaquorum.clients.kafka.live_log import LiveSource
         from metaquorum.clients.search import parse_bootstrap
 
         live = self._live
         options = live.options()
+        if timeout_s is not None and timeout_s < options.timeout_s:
+            options = msgspec.structs.replace(options, timeout_s=timeout_s)
         return LiveSource(
             addresses=parse_bootstrap(live.bootstrap or ""),
             timeout_ms=options.timeout_ms,
@@ -338,14 +340,14 @@ class LiveCopy:
             raise Failure(one_line(error)) from error
 
 
-def live_line(found: LiveLog) -> str:
+def live_line(live: LiveLog) -> str:
     """What was read, and from which node."""
-    where = address_text(*found.address)
-    snapshot = "" if found.snapshot is None else f", with the snapshot at offset {found.snapshot.offset}"
+    where = address_text(*live.address)
+    snapshot = "" if live.snapshot is None else f", with the snapshot at offset {live.snapshot.offset}"
     return (
-        f"read {offsets_text(found.start_offset, found.end_offset)}{snapshot}, of cluster"
-        f" {found.cluster_id or '(unnamed)'} from controller {found.leader_id} at {where}, leader of epoch"
-        f" {found.epoch}"
+        f"read {offsets_text(live.start_offset, live.end_offset)}{snapshot}, of cluster"
+        f" {live.cluster_id or '(unnamed)'} from controller {live.leader_id} at {where}, leader of epoch"
+        f" {live.epoch}"
     )
 
 

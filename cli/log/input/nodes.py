@@ -82,28 +82,29 @@ def _held(node: NodeView) -> str:
     return f"{held}, {node.behind} behind" if node.behind else held
 
 
-def _departure(found: Departure) -> str:
-    own = offsets_text(found.offset, found.end_offset)
-    if found.kind == EPOCHS:
-        differs = f"{own} of epoch {found.epoch} are not those of {found.other} (epoch {found.other_epoch})"
-        if found.committed:
-            return f"{differs}: left out, although records below offset {found.committed} were committed"
-        undone = f"; with them {', and '.join(found.undone)}" if found.undone else ""
+def _departure(departure: Departure) -> str:
+    own = offsets_text(departure.offset, departure.end_offset)
+    if departure.kind == EPOCHS:
+        theirs = f"those of {departure.other} (epoch {departure.other_epoch})"
+        differs = f"{own} of epoch {departure.epoch} are not {theirs}"
+        if departure.committed:
+            return f"{differs}: left out, although records below offset {departure.committed} were committed"
+        undone = f"; with them {', and '.join(departure.undone)}" if departure.undone else ""
         return f"{differs} and were never committed: left out{undone}"
     return (
-        f"from offset {found.offset} on it differs from {found.other} in epoch {found.epoch}, which two"
-        " nodes of one quorum cannot do: left out"
+        f"from offset {departure.offset} on it differs from {departure.other} in epoch {departure.epoch},"
+        " which two nodes of one quorum cannot do: left out"
     )
 
 
-def _fault(name: str, found: Departure) -> str:
-    if found.committed:
+def _fault(name: str, departure: Departure) -> str:
+    if departure.committed:
         return (
-            f"committed records were lost: {name} knew offsets {found.offset} to {found.committed - 1} to be"
-            f" committed, but {found.other} has other records there, which are shown here;"
-            " see metaquorum log check"
+            f"committed records were lost: {name} knew offsets {departure.offset} to"
+            f" {departure.committed - 1} to be committed, but {departure.other} has other"
+            " records there, which are shown here; see metaquorum log check"
         )
-    return f"{name} differs from {found.other} at offset {found.offset}"
+    return f"{name} differs from {departure.other} at offset {departure.offset}"
 
 
 def fault_lines(report: NodesReport) -> Iterator[str]:
@@ -144,14 +145,14 @@ def nodes_json(report: NodesReport) -> dict[str, Any]:
     }
 
 
-def _departure_json(found: Departure) -> dict[str, Any]:
+def _departure_json(departure: Departure) -> dict[str, Any]:
     return {
-        "kind": found.kind,
-        "offset": found.offset,
-        "endOffset": found.end_offset,
-        "leaderEpoch": found.epoch,
-        "other": found.other,
-        "otherLeaderEpoch": found.other_epoch,
-        "lostCommittedBelow": found.committed or None,
-        "undoneVoterSets": found.undone,
+        "kind": departure.kind,
+        "offset": departure.offset,
+        "endOffset": departure.end_offset,
+        "leaderEpoch": departure.epoch,
+        "other": departure.other,
+        "otherLeaderEpoch": departure.other_epoch,
+        "lostCommittedBelow": departure.committed or None,
+        "undoneVoterSets": departure.undone,
     }

@@ -77,7 +77,7 @@ class _Editor:
 
     def __init__(self, session: ShellSession) -> None:
         self._session = session
-        self._found: list[str] = []
+        self._completions: list[str] = []
 
     def install(self) -> None:
         self._readline = readline = line_editor()
@@ -92,10 +92,10 @@ class _Editor:
         if state == 0:
             line = self._readline.get_line_buffer()[: self._readline.get_endidx()]
             try:
-                self._found = self._session.complete(line, word)
+                self._completions = self._session.complete(line, word)
             except Exception:  # an error in completion must not end the line being typed
-                self._found = []
-        return self._found[state] if state < len(self._found) else None
+                self._completions = []
+        return self._completions[state] if state < len(self._completions) else None
 
 
 def is_interactive() -> bool:
@@ -134,7 +134,7 @@ def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruptio
         open_path(path),
         COMMANDS,
         Complaints(),
-        at=point or END,
+        point=point or END,
         past_corruption=past_corruption,
         refresh=click.get_current_context().meta.get(REFRESH),
     )

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from metaquorum.metadata.errors import InspectError
-from metaquorum.metadata.image import MetadataImage, quota_sort_key
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.entities.diff import sort_key
-from metaquorum.metadata.inspect.entities.views import Fields, config_path, fields_of, scram_path
+from metaquorum.metadata.inspect.entities.views import Fields, entities_of, fields_of
 from metaquorum.metadata.inspect.log.entities import KINDS as ENTITY_KINDS
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point
@@ -29,8 +29,6 @@ from metaquorum.metadata.inspect.walk.states import (
     steps_from,
     with_quorum,
 )
-from metaquorum.metadata.text.tree import quota_path
-from metaquorum.storage.uuids import uuid_to_text
 
 COMPLETIONS_MAX = 2000
 """Limit of the names that completion offers: a cluster may have a million partitions."""
@@ -64,15 +62,15 @@ class ShellSession:
         commands: Iterable[ShellCommand],
         on_problem: OnProblem,
         *,
-        at: Point = END,
+        point: Point = END,
         past_corruption: bool = False,
         refresh: Callable[[], str] | None = None,
     ) -> None:
-        """Starts at `at`. `refresh` brings the copy of a running quorum's log up to date and says what it
+        """Starts at `point`. `refresh` brings the copy of a running quorum's log up to date and says what it
         holds. Raises InspectError if the place is outside the log."""
         self.log = log
         self.cursor = Cursor(log, on_problem, past_corruption=past_corruption)
-        self.cursor.seek(at)
+        self.cursor.seek(point)
         self.past_corruption = past_corruption
         self.refresh = refresh
         self.on_problem = on_problem
@@ -210,7 +208,7 @@ class Cursor:
         self.last: WalkStep | None = None
         self._on_problem = on_problem
         self._past_corruption = past_corruption
-        self._found: FoundState | None = None
+        self._state: FoundState | None = None
         self._ahead: Iterator[WalkStep] | None = None
         self._behind: deque[WalkStep] = deque()
         self._behind_bytes = 0
@@ -218,9 +216,9 @@ class Cursor:
     @property
     def found(self) -> FoundState:
         """The state here, as `state_at` gives it."""
-        if self._found is None:
+        if self._state is None:
             raise RuntimeError("the cursor has no position yet; seek first")
-        return self._found
+        return self._state
 
     @property
     def offset(self) -> int:
@@ -246,7 +244,7 @@ class Cursor:
         """Moves to `point`. Raises InspectError, without a move, if it is outside the log."""
         state = state_at(self.log, point, self._on_problem, past_corruption=self._past_corruption)
         self._know_quorum(state)
-        self._found, self._ahead, self.last = state, None, None
+        self._state, self._ahead, self.last = state, None, None
         self._behind.clear()
         self._behind_bytes = 0
         return state
@@ -270,7 +268,7 @@ class Cursor:
             self._ahead = None
             return None
         self._keep(step)
-        self._found = FoundState(state=step.state_after, snapshot="", quorum=step.quorum_after)
+        self._state = FoundState(state=step.state_after, snapshot="", quorum=step.quorum_after)
         self.last = step
         return step
 
@@ -286,28 +284,28 @@ class Cursor:
             return None
         step = self._behind.pop()
         self._behind_bytes -= len(step.batch.data)
-        self._found = FoundState(state=step.state_before, snapshot="", quorum=step.quorum_before)
+        self._state = FoundState(state=step.state_before, snapshot="", quorum=step.quorum_before)
         self._ahead, self.last = None, None
         return step
 
     def search(self, wanted: Callable[[WalkStep], bool]) -> WalkStep | None:
         """Moves behind the first batch for which `wanted` is true. None, without a move, if there is none."""
-        origin = (self._found, self.last, tuple(self._behind), self._behind_bytes)
+        origin = (self._state, self.last, tuple(self._behind), self._behind_bytes)
         match: WalkStep | None = None
         try:
             while match is None and (step := self.next()) is not None:
                 match = step if wanted(step) else None
         finally:
             if match is None:  # also after an interrupt or an error in `wanted`
-                self._found, self.last, behind, self._behind_bytes = origin
+                self._state, self.last, behind, self._behind_bytes = origin
                 self._behind = deque(behind)
                 self._ahead = None
         return match
 
-    def _know_quorum(self, found: FoundState) -> None:
+    def _know_quorum(self, state: FoundState) -> None:
         """Finds the leader. Snapshots do not name it: its election may be before the loaded one."""
         if not self.log.is_checkpoint:
-            with_quorum(self.log, found)
+            with_quorum(self.log, state)
 
     def _keep(self, step: WalkStep) -> None:
         self._behind.append(step)
@@ -342,6 +340,7 @@ KINDS = (
     "token",
     "migration",
 )
+"""The order of the kinds; others follow."""
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -358,14 +357,16 @@ class Places(msgspec.Struct, frozen=True):
         """The sorted names below `path`; empty if there are none or no such path."""
         kind, _, rest = path.partition("/")
         if not kind:
-            return [one for one in KINDS if self.children(one) or self.fields(one) is not None]
+            return self._kinds()
         if kind == "topic":
             return self._topic_children(rest)
-        if kind in ("config", "scram"):
-            known = (one.removeprefix(f"{path}/") for one in self._flat(kind) if one.startswith(f"{path}/"))
-            nested = kind == rest or not rest
-            return _ordered({one.partition("/")[0] if nested else one for one in known})
-        return [] if rest else self._names(kind)
+        is_nested = kind in ("config", "scram")
+        if rest and not is_nested:
+            return []
+        below = (one.removeprefix(f"{path}/") for one in self._paths() if one.startswith(f"{path}/"))
+        if not is_nested:
+            return list(below)
+        return _ordered({one if rest else one.partition("/")[0] for one in below})
 
     def exists(self, path: str) -> bool:
         """Whether there is an entity or a directory."""
@@ -379,27 +380,15 @@ class Places(msgspec.Struct, frozen=True):
             return []
         return [str(partition.index) for partition in self.image.topics.partitions_of(topic.topic_id)]
 
-    def _names(self, kind: str) -> list[str]:
-        image = self.image
-        match kind:
-            case "feature":
-                return sorted(image.features.finalized)
-            case "broker":
-                return _ordered(str(at) for at, _ in image.brokers.items())
-            case "controller":
-                return _ordered(str(at) for at in image.controllers)
-            case "quota":
-                return [quota_path(entity) for entity, _ in image.quotas.items_sorted(quota_sort_key)]
-            case "acl":
-                return [uuid_to_text(at) for at, _ in image.acls.items_sorted()]
-            case "token":
-                return [at for at, _ in image.delegation_tokens.items_sorted()]
-        return []
+    def _paths(self) -> Iterator[str]:
+        """Every entity but those of topics, of which there may be millions."""
+        return entities_of(self.image, self.quorum, with_topics=False)
 
-    def _flat(self, kind: str) -> Iterable[str]:
-        if kind == "config":
-            return (config_path(resource) for resource, _ in self.image.configs.items_sorted())
-        return (scram_path(*key) for key, _ in self.image.scram.items_sorted())
+    def _kinds(self) -> list[str]:
+        there = {path.partition("/")[0] for path in self._paths()}
+        if self._topic_children(""):
+            there.add("topic")
+        return [one for one in (*KINDS, *sorted(there - {*KINDS})) if one in there]
 
 
 def _ordered(names: Iterable[str]) -> list[str]:

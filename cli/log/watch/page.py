@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections import Counter
@@ -83,7 +84,8 @@ class WatchPage:
         try:
             self._bound = socket.create_server((host, port))
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            # Python appends the address to its own text.
+            reason = (str(error) if error.errno is None else os.strerror(error.errno)).lower()
             raise Failure(f"cannot listen on {address_text(host, port)}: {reason}") from error
         self._bound.setblocking(False)
         self.address = address_text(*self._bound.getsockname()[:2])

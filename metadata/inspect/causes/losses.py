@@ -336,10 +336,10 @@ def _at(loss: ReplicaLoss, text: str, step: BrokerStep, more: str = "") -> Reaso
     return Reason(text, offset=step.offset, broker_id=loss.broker)
 
 
-def _since(loss: ReplicaLoss, text: str, place: Place | None) -> Reason:
-    since = loss.scene.since(place)
+def _since(loss: ReplicaLoss, text: str, moment: Place | None) -> Reason:
+    since = loss.scene.since(moment)
     text = f"broker {loss.broker} {text}" + (f" since {since}" if since else "")
-    return Reason(text, offset=place[0] if place else None, broker_id=loss.broker)
+    return Reason(text, offset=moment[0] if moment else None, broker_id=loss.broker)
 
 
 def _ends_reassignment(change: PartitionChange) -> bool:

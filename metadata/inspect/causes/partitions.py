@@ -131,11 +131,13 @@ def _who_allowed(change: PartitionChange) -> Reason:
     return Reason("", readings=(_ALLOWED, _REQUESTED) if is_set else (_REQUESTED, _OWN_SETTING))
 
 
-def offline(broker: int, info: PartitionInfo, known: BrokerRegistration) -> str | None:
+def offline(broker: int, info: PartitionInfo, registration: BrokerRegistration) -> str | None:
     """What keeps a broker from its replica's log directory; None if nothing does."""
     directory = info.directory_of(broker)
     is_named = directory not in (None, LOST, UNASSIGNED, MIGRATING)
-    if directory == LOST or (is_named and known.directories and directory not in known.directories):
+    if directory == LOST or (
+        is_named and registration.directories and directory not in registration.directories
+    ):
         return "is registered without this log directory (it failed, left log.dirs, or was reformatted)"
     return None
 
@@ -366,11 +368,11 @@ def caught_up(change: PartitionChange) -> Reason | None:
 # -- directories ---------------------------------------------------------------------------------------------
 
 
-def is_damaged(known: BrokerRegistration | None, place: bytes | None) -> bool:
+def is_damaged(registration: BrokerRegistration | None, directory_id: bytes | None) -> bool:
     """Whether a broker reported that its replica's log is damaged (ADR 13)."""
-    if known is None or place in known.directories:
+    if registration is None or directory_id in registration.directories:
         return False
-    return any(place == damaged_in(directory) for directory in known.directories)
+    return any(directory_id == damaged_in(directory) for directory in registration.directories)
 
 
 @MOVES.rule(

@@ -261,19 +261,19 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         """What the log last said about a broker."""
         return self.feed.stories.get(broker_id) or BrokerStory()
 
-    def since(self, place: Place | None) -> str:
-        if place is None:
+    def since(self, moment: Place | None) -> str:
+        if moment is None:
             self.feed.ask_before()
             return ""
-        return f"{place[0]} ({utc_text(place[1])})"
+        return f"{moment[0]} ({utc_text(moment[1])})"
 
-    def is_just_before(self, place: Place | None, within_ms: int = SPLIT_MS) -> bool:
+    def is_just_before(self, moment: Place | None, within_ms: int = SPLIT_MS) -> bool:
         """Whether a place is at most `within_ms` before this batch, by the clock. False if the
         clock ran backwards."""
-        if place is None:
+        if moment is None:
             self.feed.ask_before(self.batch.time_ms - within_ms)
             return False
-        return 0 <= self.batch.time_ms - place[1] <= within_ms
+        return 0 <= self.batch.time_ms - moment[1] <= within_ms
 
     @property
     def metadata_version(self) -> int:

@@ -162,7 +162,7 @@ class BrokerStory:
 class BatchChanges:
     """What one batch did.
 
-    `records` is everything in it, in order; `refused` are records that do not fit the state. `found` maps
+    `records` is everything in it, in order; `refused` are records that do not fit the state. `before` maps
     offsets of settings to their previous values; `idle` are offsets of records that changed nothing.
     `unplaced` are records about something from before a trimmed log began, while its state is unknown (see
     `unknown_state`). `made` are (offset of the first, topic, count) of new partitions that are not in
@@ -181,7 +181,7 @@ class BatchChanges:
     configs: list[tuple[int, ConfigResource, str, str | None, str | None]] = field(default_factory=list)
     refused: list[ReplayError] = field(default_factory=list)
     unplaced: list[tuple[int, object]] = field(default_factory=list)
-    found: dict[int, object] = field(default_factory=dict)
+    before: dict[int, object] = field(default_factory=dict)
     idle: set[int] = field(default_factory=set)
     asked: BatchCause | None = None
     is_slice: bool = False

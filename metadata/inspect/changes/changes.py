@@ -325,18 +325,18 @@ class ChangeFeed:
             self._note_moves(_moved_off(changes), 0, changes.time_ms)
         return changes
 
-    def _set_apart(self, found: BatchChanges) -> None:
+    def _set_apart(self, changes: BatchChanges) -> None:
         """While the state before the log is unknown, records that do not fit are not faults, and what was not
         found may have existed."""
         self._idle_records = self._idle_records or any(
-            isinstance(record, r.NoOpRecord) for _, record in found.records
+            isinstance(record, r.NoOpRecord) for _, record in changes.records
         )
-        strange = [error for error in found.refused if self._is_stranger(error.record)]
-        found.refused = [error for error in found.refused if error not in strange]
-        found.unplaced = [(error.offset, error.record) for error in strange]
-        self.note_alone(found.unplaced, found.time_ms)
-        found.idle.clear()
-        found.found = {offset: before for offset, before in found.found.items() if before is not None}
+        strange = [error for error in changes.refused if self._is_stranger(error.record)]
+        changes.refused = [error for error in changes.refused if error not in strange]
+        changes.unplaced = [(error.offset, error.record) for error in strange]
+        self.note_alone(changes.unplaced, changes.time_ms)
+        changes.idle.clear()
+        changes.before = {offset: before for offset, before in changes.before.items() if before is not None}
 
     def _is_stranger(self, record: object) -> bool:
         builder = self._engine.builder
@@ -360,38 +360,38 @@ class ChangeFeed:
         broker_id = broker_of(record)
         return broker_id is not None and broker_id not in builder.brokers
 
-    def _record(self, found: BatchChanges, offset: int, record: object) -> None:
+    def _record(self, changes: BatchChanges, offset: int, record: object) -> None:
         match record:
             case (
                 r.PartitionChangeRecord(topic_id=topic_id, partition_id=index)
                 | r.PartitionRecord(topic_id=topic_id, partition_id=index)
             ):
                 before = self.partition((topic_id, index))
-                if self._apply(found, record, offset):
-                    found.partitions.append(self._step(offset, record, topic_id, index, before))
+                if self._apply(changes, record, offset):
+                    changes.partitions.append(self._step(offset, record, topic_id, index, before))
             case r.RemoveTopicRecord() | r.ClearElrRecord():
-                self._of_topic(found, offset, record)
+                self._of_topic(changes, offset, record)
             case r.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value):
                 resource = ConfigResource(kind, name)
                 old = (self.state.configs.get(resource) or {}).get(key)
-                if self._compare(found, record, offset):
-                    found.configs.append((offset, resource, key, old, value))
+                if self._compare(changes, record, offset):
+                    changes.configs.append((offset, resource, key, old, value))
             case r.TopicRecord(name=name, topic_id=topic_id):
-                if self._apply(found, record, offset):
-                    found.created.append((offset, TopicInfo(topic_id, name)))
+                if self._apply(changes, record, offset):
+                    changes.created.append((offset, TopicInfo(topic_id, name)))
             case r.UnknownRecord() | control.UnknownControlRecord():
                 return
             case _ if (broker_id := broker_of(record)) is not None:
                 registered = self.brokers.get(broker_id)
-                if self._compare(found, record, offset):
+                if self._compare(changes, record, offset):
                     after = self.brokers.get(broker_id)
-                    found.brokers.append(
+                    changes.brokers.append(
                         BrokerStep(
                             offset=offset, record=record, broker_id=broker_id, before=registered, after=after
                         )
                     )
             case _ if not _is_control(record):
-                self._compare(found, record, offset)
+                self._compare(changes, record, offset)
 
     def _step(
         self, offset: int, record: object, topic_id: bytes, index: int, before: PartitionInfo | None
@@ -405,39 +405,39 @@ class ChangeFeed:
             after=self.partition((topic_id, index)),
         )
 
-    def _apply(self, found: BatchChanges, record: object, offset: int) -> bool:
+    def _apply(self, changes: BatchChanges, record: object, offset: int) -> bool:
         refused = len(self._refused)
-        self._engine.apply(record, offset, found.epoch, found.time_ms)
+        self._engine.apply(record, offset, changes.epoch, changes.time_ms)
         return len(self._refused) == refused
 
-    def _compare(self, found: BatchChanges, record: object, offset: int) -> bool:
+    def _compare(self, changes: BatchChanges, record: object, offset: int) -> bool:
         """Applies a record and notes what it found. Returns whether it changed that."""
         before = subject(record, self.state)
-        applied = self._apply(found, record, offset)
+        applied = self._apply(changes, record, offset)
         if before is not NOT_JUDGED:
-            found.found[offset] = before
+            changes.before[offset] = before
             is_registration = isinstance(record, r.ControllerRecord)  # always counts as a change
             if applied and not is_registration and subject(record, self.state) == before:
-                found.idle.add(offset)
+                changes.idle.add(offset)
         return applied
 
     def _of_topic(
-        self, found: BatchChanges, offset: int, record: r.RemoveTopicRecord | r.ClearElrRecord
+        self, changes: BatchChanges, offset: int, record: r.RemoveTopicRecord | r.ClearElrRecord
     ) -> None:
         """A record about all partitions of a topic."""
         if isinstance(record, r.ClearElrRecord):
             had = with_elr(self._engine.builder.topics.freeze(), record.topic_name)
-            if self._apply(found, record, offset):
-                found.partitions += [self._step(offset, record, at.topic_id, at.index, at) for at in had]
+            if self._apply(changes, record, offset):
+                changes.partitions += [self._step(offset, record, at.topic_id, at.index, at) for at in had]
             return
         topic_id = record.topic_id
         name = self.topic_name(topic_id)
         gone = self.partitions_of(topic_id)
-        if not self._apply(found, record, offset) or name is None:
+        if not self._apply(changes, record, offset) or name is None:
             return
         self._names[topic_id] = name
-        found.removed.append((offset, TopicInfo(topic_id, name)))
-        found.partitions += [
+        changes.removed.append((offset, TopicInfo(topic_id, name)))
+        changes.partitions += [
             PartitionStep(offset=offset, record=record, topic=name, index=at.index, before=at, after=None)
             for at in gone
         ]
@@ -455,11 +455,11 @@ class ChangeFeed:
                 story.moved_off = (first + number, time_ms)
 
 
-def _moved_off(found: BatchChanges) -> dict[int, int]:
+def _moved_off(changes: BatchChanges) -> dict[int, int]:
     """The brokers that lost a leadership for which they stayed out of the ISR or which no one got, with the
     offset of the last record that says so."""
     moved: dict[int, int] = {}
-    for step in found.partitions:
+    for step in changes.partitions:
         before, after = step.before, step.after
         if before is None or after is None or before.leader == after.leader:
             continue

@@ -145,10 +145,10 @@ class _Search:
         found = state_at(self._log, point, self._on_problem, past_corruption=past, coverage=coverage)
         return with_quorum(self._log, found)
 
-    def _asked(self, found: FoundState) -> Verdict:
+    def _asked(self, state: FoundState) -> Verdict:
         if self._check.image is None:
             return Verdict.TRUE
-        return self._check.image(Subject(image=found.image, quorum=found.quorum))
+        return self._check.image(Subject(image=state.image, quorum=state.quorum))
 
     def _scan(self, first: FoundState, method: str, reason: str) -> Bisection:
         """Evaluates the check after every batch. Until the first true state, false does not

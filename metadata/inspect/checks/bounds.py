@@ -248,9 +248,9 @@ class _Bounding(ast.NodeTransformer):
         return node
 
 
-def _call(name: str, arguments: list[ast.expr], place: ast.expr) -> ast.Call:
-    function = ast.copy_location(ast.Name(id=name, ctx=ast.Load()), place)
-    return ast.copy_location(ast.Call(func=function, args=arguments, keywords=[]), place)
+def _call(name: str, arguments: list[ast.expr], written_at: ast.expr) -> ast.Call:
+    function = ast.copy_location(ast.Name(id=name, ctx=ast.Load()), written_at)
+    return ast.copy_location(ast.Call(func=function, args=arguments, keywords=[]), written_at)
 
 
 def bounded(tree: ast.Expression, bound: Collection[str] = ()) -> ast.Expression:

@@ -180,18 +180,18 @@ def _judge(report: LogReport, violations: Sequence[Violation], image: MetadataIm
     at = image.provenance
     place = BatchPlace(at.offset, at.epoch, at.timestamp_ms)
     for one in violations:
-        report.add(_finding(place, one.rule, one.severity, one.where, one.found))
+        report.add(_finding(place, one.rule, one.severity, one.where, one.text))
 
 
 def _finding(
-    at: BatchPlace | WalkStep | FastForward, rule: str, severity: str, where: str, text: str
+    position: BatchPlace | WalkStep | FastForward, rule: str, severity: str, where: str, text: str
 ) -> Finding:
     return Finding(
         rule=rule,
         severity=severity,
-        offset=at.offset,
-        epoch=at.epoch,
-        time_ms=at.time_ms,
+        offset=position.offset,
+        epoch=position.epoch,
+        time_ms=position.time_ms,
         where=where,
         text=text,
     )
@@ -246,13 +246,13 @@ class _Checker:
         self._found(at_end, last)
         report.lasting = frozenset((one.rule, one.where) for one in at_end)
 
-    def _walk(self, known: int, stamps: Stamps) -> tuple[FoundState, WalkStep | FastForward | None]:
-        """From the state at `known` to the log's end, or to damage: that state, and the last step."""
+    def _walk(self, first_known: int, stamps: Stamps) -> tuple[FoundState, WalkStep | FastForward | None]:
+        """From the state at `first_known` to the log's end, or to damage: that state, and the last step."""
         report = self._report
         last: WalkStep | FastForward | None = None
         start = state_at(
             self._log,
-            Point(offset=known),
+            Point(offset=first_known),
             self._problem,
             past_corruption=self._past_corruption,
             coverage=report.coverage,
@@ -296,12 +296,12 @@ class _Checker:
         self._older_snapshots(following)
         return following
 
-    def _older_snapshots(self, known: int | None) -> None:
-        """Reads the snapshots that the walk does not reach; it begins with the one at `known`."""
-        older = [pair for pair in self._snapshots if known is None or pair[0].offset <= known]
+    def _older_snapshots(self, first_known: int | None) -> None:
+        """Reads the snapshots that the walk does not reach; it begins with the one at `first_known`."""
+        older = [pair for pair in self._snapshots if first_known is None or pair[0].offset <= first_known]
         self._snapshots = self._snapshots[len(older) :]
         for position, snapshot in older:
-            if position.offset != known:
+            if position.offset != first_known:
                 self._report.older_snapshots += self._read(snapshot) is not None
 
     def _clock(self, stamps: Stamps | None) -> None:
@@ -316,7 +316,7 @@ class _Checker:
         report.findings = in_order.findings
         report.dropped += in_order.dropped
 
-    def _without_state(self, known: int | None) -> None:
+    def _without_state(self, first_known: int | None) -> None:
         """Reads what precedes the first known state: only damage can be found there."""
         report = self._report
         report.start_offset = report.end_offset = first = self._log.start_offset
@@ -326,9 +326,9 @@ class _Checker:
             return
         report.coverage.add(uncovered)
         reader = HistoryReader(self._log, first, BatchRun.batches, lambda _: False, is_first_expected=False)
-        for item in reader.read(Point(offset=known)):
+        for item in reader.read(Point(offset=first_known)):
             match item:
-                case Damage() if known is None or item.offset < known:
+                case Damage() if first_known is None or item.offset < first_known:
                     self._problem(damage_line(item))
                 case WrongPlace() if item.is_mended:
                     self._problem(item.line)
@@ -415,7 +415,7 @@ class _Checker:
                 self._report.dropped += 1
                 continue
             self._report.add(
-                _finding(step, violation.rule, violation.severity, violation.where, violation.found)
+                _finding(step, violation.rule, violation.severity, violation.where, violation.text)
             )
 
     def _read(self, snapshot: MetadataLog) -> FoundState | None:
@@ -454,8 +454,10 @@ def _voters_text(records: Sequence[QuorumRecord]) -> str:
     return "no voter set" if voters is None else f"voters {', '.join(voter_set_texts(voters))}"
 
 
-def _of_fault(one: Fault, epoch: int, time_ms: int) -> Finding:
-    return _finding(BatchPlace(one.offset, epoch, time_ms), one.rule, one.severity, one.where, one.text)
+def _of_fault(fault: Fault, epoch: int, time_ms: int) -> Finding:
+    return _finding(
+        BatchPlace(fault.offset, epoch, time_ms), fault.rule, fault.severity, fault.where, fault.text
+    )
 
 
 def _snapshot_finding(position: LogPosition, time_ms: int, where: str, text: str) -> Finding:

@@ -101,13 +101,13 @@ class Predicate:
         default_factory=lambda: ChunkCounts(leaderless), compare=False, repr=False
     )
 
-    def verdict(self, place: Subject) -> Verdict:
+    def verdict(self, subject: Subject) -> Verdict:
         """The value for an image. Raises PredicateError for a mistake that shows only at run time."""
-        provenance = place.image.provenance
+        provenance = subject.image.provenance
         return self._run(
             {
-                **{name: make(place) for name, make in RESOLVERS.items() if name in self.used},
-                "leaderless": lambda: self._leaderless.total(place.image.topics.columns),
+                **{name: make(subject) for name, make in RESOLVERS.items() if name in self.used},
+                "leaderless": lambda: self._leaderless.total(subject.image.topics.columns),
                 "offset": provenance.offset,
                 "epoch": provenance.epoch,
                 "time_ms": provenance.timestamp_ms,

@@ -78,10 +78,10 @@ class NameMistake(Exception):
 T = TypeVar("T")
 
 
-def _there(found: T | None) -> T:
-    if found is None:
+def _there(value: T | None) -> T:
+    if value is None:
         raise AbsentEntity
-    return found
+    return value
 
 
 def _topic(image: MetadataImage, name: str) -> TopicInfo:

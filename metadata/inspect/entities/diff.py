@@ -224,10 +224,10 @@ def diff_logs(
     return [_with_causes(change, trackers[1], trackers[0]) for change in changes]
 
 
-def _shown_end(found: FoundState) -> Point:
+def _shown_end(state: FoundState) -> Point:
     """Where the visible state ends: before an open transaction."""
-    opened = found.state.transaction
-    return Point(offset=found.end_offset if opened is None else opened.begin_offset)
+    opened = state.state.transaction
+    return Point(offset=state.end_offset if opened is None else opened.begin_offset)
 
 
 def _know_quorums(old_log: MetadataLog, old: FoundState, new_log: MetadataLog, new: FoundState) -> None:
@@ -239,13 +239,13 @@ def _know_quorums(old_log: MetadataLog, old: FoundState, new_log: MetadataLog, n
 def _with_causes(change: EntityChange, new: CauseTracker, old: CauseTracker | None) -> EntityChange:
     fields = tuple(
         FieldChange(
-            name=one.name,
-            old=one.old,
-            new=one.new,
-            cause=new.of_field(change.entity, one.name),
-            old_cause=None if old is None else old.of_field(change.entity, one.name),
+            name=field.name,
+            old=field.old,
+            new=field.new,
+            cause=new.of_field(change.entity, field.name),
+            old_cause=None if old is None else old.of_field(change.entity, field.name),
         )
-        for one in change.fields
+        for field in change.fields
     )
     return EntityChange(
         entity=change.entity,
@@ -397,19 +397,20 @@ class CauseTracker:
                 self._note(path, fields_of(image, path, quorum), ChangeCause.of(step, decoded))
 
 
-def all_touched(step: WalkStep) -> Iterator[tuple[str, DecodedRecord]]:
-    """(canonical path, record) of everything that a batch may have changed."""
+def all_touched(step: WalkStep, *, partitions: bool = True) -> Iterator[tuple[str, DecodedRecord]]:
+    """(canonical path, record) of everything that a batch may have changed. Without `partitions`, what their
+    own records changed may be left out."""
     before, after = step.state_before.newest, step.state_after.newest
-    for decoded in step.records:
+    for decoded in step.records if partitions else step.records_without_partitions():
         for path in touched(decoded.record, before, after):
             yield path, decoded
             for one in falls_with(decoded.record, path, (before, after)):
                 yield one, decoded
 
 
-def state_differences(one: MetadataImage, other: MetadataImage) -> Iterator[tuple[str, str]]:
+def state_differences(image: MetadataImage, other: MetadataImage) -> Iterator[tuple[str, str]]:
     """(entity, difference) of two images that should be equal, up to a few."""
-    changes = changes_between(one, other)
+    changes = changes_between(image, other)
     for change in changes[:SHOWN_DIFFERENCES]:
         fields = ", ".join(f"{at.name} {at.old} -> {at.new}" for at in change.fields)
         yield change.entity, f"{fields}"

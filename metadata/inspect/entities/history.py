@@ -183,14 +183,16 @@ def filter_of(wanted: Wanted) -> BatchFilter:
     kind, _, rest = wanted.path.partition("/")
     if kind == "broker":
         number = rest.partition("/")[0]
-        return BatchFilter(topics=frozenset(), brokers=frozenset({int(number)}) if number.isdigit() else None)
+        brokers = frozenset({int(number)}) if number.isdigit() else None
+        return BatchFilter(topics=frozenset(), brokers=brokers, leaves_others=True)
     if kind != "topic":
-        return BatchFilter(topics=frozenset(), brokers=frozenset())
+        return BatchFilter(topics=frozenset(), brokers=frozenset(), leaves_others=True)
     topic, _, number = rest.partition("/")
     return BatchFilter(
         topics=frozenset({topic}) if topic else None,
         partition=int(number) if number.isdigit() else None,
         brokers=frozenset(),
+        leaves_others=True,
     )
 
 
@@ -198,7 +200,7 @@ class _Follower:
     """Keeps the open rows, starting with those that hold in a state."""
 
     def __init__(
-        self, wanted: Wanted, found: FoundState, clock: Callable[[], LogClock], *, is_alone: bool = False
+        self, wanted: Wanted, state: FoundState, clock: Callable[[], LogClock], *, is_alone: bool = False
     ) -> None:
         """`is_alone`: the state before is unknown, so a resource may have keys besides those that were set.
         `clock` reads the log's clock."""
@@ -208,7 +210,7 @@ class _Follower:
         self._is_alone = is_alone
         self.is_over = False
         self._waiting: dict[str, ChangeCause] = {}
-        provenance = found.image.provenance
+        provenance = state.image.provenance
         self.open: dict[str, Span] = {
             path: Span(
                 entity=path,
@@ -217,7 +219,7 @@ class _Follower:
                 from_ms=provenance.timestamp_ms,
                 cause=None,
             )
-            for path, fields in entities_below(found.image, wanted, found.quorum)
+            for path, fields in entities_below(state.image, wanted, state.quorum)
             if not self._is_partial(path)
         }
 
@@ -240,7 +242,7 @@ class _Follower:
     def step(self, step: WalkStep) -> Iterator[Span]:
         """Rows that the batch ended."""
         self._now_ms = self.clock.time_ms(step.offset, step.time_ms)
-        for path, decoded in all_touched(step):
+        for path, decoded in all_touched(step, partitions=self._wanted.has_partitions):
             if self._wanted.has(path) and not self._is_partial(path) and not self._is_other(path, decoded):
                 self._waiting[path] = ChangeCause.of(step, decoded)
         if step.state_after.transaction is not None or not self._waiting:

@@ -52,14 +52,14 @@ def _topic(rest: str, image: MetadataImage, others: set[str]) -> str:
     return "" if close is None else f"; did you mean topic/{close}{slash}{index}?"
 
 
-def _close(wanted: str, known: list[str]) -> str | None:
+def _close(wanted: str, names: list[str]) -> str | None:
     """The most similar name."""
-    same = next((one for one in known if one.lower() == wanted.lower()), None)
+    same = next((one for one in names if one.lower() == wanted.lower()), None)
     if same is not None:
         return same
-    if len(known) > MAX_COMPARED:
-        known = [one for one in known if one[:2] == wanted[:2] and abs(len(one) - len(wanted)) <= 2]
-    return next(iter(difflib.get_close_matches(wanted, known, n=1)), None)
+    if len(names) > MAX_COMPARED:
+        names = [one for one in names if one[:2] == wanted[:2] and abs(len(one) - len(wanted)) <= 2]
+    return next(iter(difflib.get_close_matches(wanted, names, n=1)), None)
 
 
 def _listed(ids: list[str]) -> str:

@@ -77,6 +77,11 @@ class Wanted(msgspec.Struct, frozen=True):
             return True
         return self.key_of(entity) is not None
 
+    @property
+    def has_partitions(self) -> bool:
+        """Whether a topic or one of its partitions may be wanted."""
+        return self.path is None or self.path.partition("/")[0] == "topic"
+
     def cut(self, entity: str, fields: Fields | None) -> Fields | None:
         """The wanted fields of an entity; None if it has none of them."""
         field = None if fields is None else self.field or self.key_of(entity)

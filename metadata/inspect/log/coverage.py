@@ -64,16 +64,22 @@ class Coverage:
     def __iter__(self) -> Iterator[Uncovered]:
         return iter(self.ranges)
 
-    def add(self, one: Uncovered | None) -> None:
+    def add(self, uncovered: Uncovered | None) -> None:
         """Adds one. Adjacent ranges with the same reason and text merge, so nothing is reported twice."""
-        if one is None or (one.to_offset is not None and one.to_offset <= one.from_offset):
+        if uncovered is None or (
+            uncovered.to_offset is not None and uncovered.to_offset <= uncovered.from_offset
+        ):
             return
         last = self.ranges[-1] if self.ranges else None
-        same = last is not None and (last.path, last.reason, last.text) == (one.path, one.reason, one.text)
-        if last is not None and same and last.to_offset == one.from_offset:
-            self.ranges[-1] = msgspec.structs.replace(last, to_offset=one.to_offset)
-        elif one not in self.ranges:
-            self.ranges.append(one)
+        same = last is not None and (last.path, last.reason, last.text) == (
+            uncovered.path,
+            uncovered.reason,
+            uncovered.text,
+        )
+        if last is not None and same and last.to_offset == uncovered.from_offset:
+            self.ranges[-1] = msgspec.structs.replace(last, to_offset=uncovered.to_offset)
+        elif uncovered not in self.ranges:
+            self.ranges.append(uncovered)
 
     def extend(self, several: Iterable[Uncovered]) -> None:
         for one in several:

@@ -20,7 +20,13 @@ from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHe
 from metaquorum.metadata.records.types import TopicRecord
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, parse_header
 from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
-from metaquorum.storage.errors import BatchError, FileMissingError, NotALogError, StorageError
+from metaquorum.storage.errors import (
+    BatchError,
+    FileMissingError,
+    LogDeletedError,
+    NotALogError,
+    StorageError,
+)
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
 from metaquorum.storage.files.snapshots import list_snapshots, parse_snapshot_name, snapshot_path
@@ -72,6 +78,7 @@ class MetadataLog:
         self.is_directory = disk.is_directory(path)
         self.is_checkpoint = not self.is_directory and ".checkpoint" in name_of(path)
         self._whole: dict[LogPosition, bool] = {}
+        self._had_segments = False
         self._places = KnownPlaces()
         self.on_read: Callable[[int], None] | None = None
         """Called with the size in bytes of every batch read, for progress."""
@@ -107,9 +114,19 @@ class MetadataLog:
 
     @property
     def segments(self) -> list[int]:
-        """Base offsets of the segments, ascending; empty for a checkpoint and for snapshots without a log."""
+        """Base offsets of the segments, ascending; empty for a checkpoint and for snapshots without a log.
+        Raises LogDeletedError if there were some before."""
         if self.is_directory:
-            return list_segments(self.disk, self.path)
+            listed: list[int] = []
+            try:
+                listed = list_segments(self.disk, self.path)
+            except FileMissingError:
+                if not self._had_segments:
+                    raise
+            if self._had_segments and not listed:
+                raise LogDeletedError(self.path)
+            self._had_segments = bool(listed)
+            return listed
         base = None if self.is_checkpoint else parse_segment_name(name_of(self.path))
         return [] if base is None else [base]
 
@@ -314,17 +331,15 @@ def require_one_cluster(logs: Iterable[MetadataLog]) -> None:
         )
 
 
-def decode_item(found: RecordBatch | Damage) -> list[Item]:
+def decode_item(item: RecordBatch | Damage) -> list[Item]:
     """A batch with its records or, if one cannot be decoded, the damage."""
-    if isinstance(found, Damage):
-        return [found]
+    if isinstance(item, Damage):
+        return [item]
     try:
-        return [ReadBatch(found, decode_batch(found, tolerant=True))]
+        return [ReadBatch(item, decode_batch(item, tolerant=True))]
     except (RecordDecodeError, BatchError) as error:
         return [
-            Damage(
-                file=found.file, position=found.position, offset=found.header.base_offset, reason=str(error)
-            )
+            Damage(file=item.file, position=item.position, offset=item.header.base_offset, reason=str(error))
         ]
 
 

@@ -112,19 +112,19 @@ def quorum_in_snapshot(snapshot: MetadataLog) -> QuorumView:
     return QuorumView().after(first.header.leader_epoch, decode_readable(first))
 
 
-def quorum_at(log: MetadataLog, end_offset: int, known: QuorumView | None = None) -> QuorumView:
-    """The newest election below `end_offset`, with the voter set in force there. `known` is what the walk to
+def quorum_at(log: MetadataLog, end_offset: int, walked: QuorumView | None = None) -> QuorumView:
+    """The newest election below `end_offset`, with the voter set in force there. `walked` is what the walk to
     that place found: it may lack the election, which snapshots do not have, but not the voters. If None,
     there was no walk, and all records from that election on are read.
 
     Reads the batch that the leader-epoch table points to or, if that fails, the control batches of the
     segments, newest first. Unknown if the election is before the log's start.
     """
-    if known is not None and known.has_leader:
-        return known
-    view = _newest_election(log, end_offset, to_end=known is None)
-    if known is not None and (known.voter_set or not view.has_leader):
-        return replace(view, kraft_version=known.kraft_version, voter_set=known.voter_set)
+    if walked is not None and walked.has_leader:
+        return walked
+    view = _newest_election(log, end_offset, to_end=walked is None)
+    if walked is not None and (walked.voter_set or not view.has_leader):
+        return replace(view, kraft_version=walked.kraft_version, voter_set=walked.voter_set)
     return view
 
 

@@ -25,8 +25,8 @@ def whole_snapshot(log: MetadataLog, position: LogPosition) -> MetadataImage | N
         reader.close()
 
 
-def _whole(found: Iterable[RecordBatch | Damage]) -> Iterator[RecordBatch]:
-    for item in found:
+def _whole(items: Iterable[RecordBatch | Damage]) -> Iterator[RecordBatch]:
+    for item in items:
         if isinstance(item, Damage):
             raise BatchError(damage_line(item))
         yield item

@@ -48,7 +48,7 @@ def _damage(log: MetadataLog, report: NodesReport) -> Iterator[TimelineEvent]:
             )
 
 
-def _is_before(event: TimelineEvent, place: Point) -> bool:
-    if place.time_ms is not None:
-        return event.time_ms < place.time_ms
-    return place.offset is not None and event.offset < place.offset + place.after
+def _is_before(event: TimelineEvent, point: Point) -> bool:
+    if point.time_ms is not None:
+        return event.time_ms < point.time_ms
+    return point.offset is not None and event.offset < point.offset + point.after

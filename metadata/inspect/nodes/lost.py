@@ -24,11 +24,11 @@ from metaquorum.storage.uuids import ZERO_UUID
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """One node's directory: what it knew to be committed, and what its log holds (from `start_offset`, or
     covered by a snapshot before it, to `end_offset`). `node_id` is None if no file names the node. `voters`
-    is the set in force at `known` according to this log, empty for static voters."""
+    is the set in force at `committed` according to this log, empty for static voters."""
 
     path: str
     node_id: int | None
-    known: LogPosition
+    committed: LogPosition
     start_offset: int
     end_offset: int
     epochs: EpochTable
@@ -96,7 +96,7 @@ def holding(log: MetadataLog, end_offset: int, epochs: EpochTable, sets: VoterSe
         node_id=None if identity is None else identity.node_id,
         directory_id=None if identity is None else identity.directory_id,
         voters=() if sets is None else sets.at(committed.offset),
-        known=committed,
+        committed=committed,
         start_offset=log.start_offset,
         end_offset=max([end_offset, *snapshots]),
         epochs=epochs,
@@ -109,13 +109,13 @@ def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> li
     majority holds what was committed."""
     losses: list[LostCommitted] = []
     for holder in holdings:
-        if not holder.known.offset:
+        if not holder.committed.offset:
             continue
-        missing = [other for other in holdings if not other.holds(holder.known)]
+        missing = [other for other in holdings if not other.holds(holder.committed)]
         if holder in missing:
             losses.append(
                 LostCommitted(
-                    path=holder.path, offset=holder.known.offset, missing=(holder.path,), certain=True
+                    path=holder.path, offset=holder.committed.offset, missing=(holder.path,), certain=True
                 )
             )
             continue
@@ -130,7 +130,7 @@ def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> li
             losses.append(
                 LostCommitted(
                     path=holder.path,
-                    offset=holder.known.offset,
+                    offset=holder.committed.offset,
                     missing=tuple(other.path for other in missing),
                     certain=bool(against),
                 )
@@ -138,7 +138,10 @@ def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> li
     return losses
 
 
-def _contradicts(one: Holding, other: Holding) -> bool:
-    """Both prefixes were committed but are not of one log: `other` lacks what `one` knew, although its own
-    bound reaches as far or is in a later epoch, which begins after everything that was committed before."""
-    return other.known.offset >= one.known.offset or other.known.epoch > one.known.epoch
+def _contradicts(holding: Holding, other: Holding) -> bool:
+    """Both prefixes were committed but are not of one log: `other` lacks what `holding` knew, although its
+    own bound reaches as far or is in a later epoch, which begins after everything that was committed
+    before."""
+    return (
+        other.committed.offset >= holding.committed.offset or other.committed.epoch > holding.committed.epoch
+    )

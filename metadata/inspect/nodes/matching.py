@@ -128,10 +128,10 @@ def compare_logs(logs: Sequence[MetadataLog], report: QuorumReport | None = None
     return report
 
 
-def _untested(logs: Sequence[MetadataLog], at: int) -> list[MetadataLog]:
+def _untested(logs: Sequence[MetadataLog], index: int) -> list[MetadataLog]:
     """Snapshots from before their node's log, or without one: the first other log checks them."""
-    own = logs[at]
-    if own.is_checkpoint or at != next(i for i, log in enumerate(logs) if not log.is_checkpoint):
+    own = logs[index]
+    if own.is_checkpoint or index != next(i for i, log in enumerate(logs) if not log.is_checkpoint):
         return []
     untested = []
     for log in logs:
@@ -156,14 +156,14 @@ def _match(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
     report.not_voting = [line for one in nodes.holdings for line in _not_voting(one, report.voters)]
 
 
-def _not_voting(one: Holding, voters: Sequence[Voter]) -> list[str]:
+def _not_voting(holding: Holding, voters: Sequence[Voter]) -> list[str]:
     """A directory that replaced a voter's under the same id."""
-    own = uuid_to_text(one.directory_id or ZERO_UUID)
+    own = uuid_to_text(holding.directory_id or ZERO_UUID)
     return [
-        f"{one.path} is of node {one.node_id}, but its directory {own} is not voter {voter.voter_id}'s"
-        f" ({uuid_to_text(voter.voter_directory_id)}): it only observes"
+        f"{holding.path} is of node {holding.node_id}, but its directory {own} is not voter"
+        f" {voter.voter_id}'s ({uuid_to_text(voter.voter_directory_id)}): it only observes"
         for voter in voters
-        if voter.voter_id == one.node_id and not one.is_voter(voter)
+        if voter.voter_id == holding.node_id and not holding.is_voter(voter)
     ]
 
 
@@ -213,37 +213,37 @@ def _decoded(batch: RecordBatch, offset: int) -> DecodedRecord | str:
 
 
 def _of_record(
-    one: DecodedRecord | str, two: DecodedRecord | str, offset: int, image: MetadataImage
+    first: DecodedRecord | str, second: DecodedRecord | str, offset: int, image: MetadataImage
 ) -> tuple[int, str, str]:
     paths: tuple[str, ...] = ()
-    for decoded in (two, one):
+    for decoded in (second, first):
         if isinstance(decoded, DecodedRecord):
             paths = paths or touched(decoded.record, image, image)
     entity = paths[0] if paths else "no entity"
-    if isinstance(one, str) or isinstance(two, str):
-        return offset, entity, f"one of them cannot be read: {one if isinstance(one, str) else two}"
-    return offset, entity, _record_difference(one, two)
+    if isinstance(first, str) or isinstance(second, str):
+        return offset, entity, f"one of them cannot be read: {first if isinstance(first, str) else second}"
+    return offset, entity, _record_difference(first, second)
 
 
-def _record_difference(one: DecodedRecord, two: DecodedRecord) -> str:
-    if one.record.type_name != two.record.type_name:
-        return f"{one.record.type_name} and {two.record.type_name}"
-    mine, theirs = (payload_json(each.record, each.version, secrets=True)["data"] for each in (one, two))
-    shown = [payload_json(each.record, each.version)["data"] for each in (one, two)]
+def _record_difference(first: DecodedRecord, second: DecodedRecord) -> str:
+    if first.record.type_name != second.record.type_name:
+        return f"{first.record.type_name} and {second.record.type_name}"
+    mine, theirs = (payload_json(each.record, each.version, secrets=True)["data"] for each in (first, second))
+    shown = [payload_json(each.record, each.version)["data"] for each in (first, second)]
     fields = [
         f"{name} {shown[0].get(name)} and {shown[1].get(name)}"
         for name in dict.fromkeys((*mine, *theirs))
         if mine.get(name) != theirs.get(name)
     ]
-    causes = [cause_in(each.record) for each in (one, two)]
+    causes = [cause_in(each.record) for each in (first, second)]
     if causes[0] != causes[1]:
         who = ["none" if cause is None else asked_text(cause) for cause in causes]
         fields.append(f"cause {who[0]} and {who[1]}")
-    if one.version != two.version:
-        fields.append(f"version {one.version} and {two.version}")
-    if one.timestamp_ms != two.timestamp_ms:
-        fields.append(f"time {one.timestamp_ms} and {two.timestamp_ms}")
-    return f"{one.record.type_name}: " + (", ".join(fields) or "bytes outside the fields")
+    if first.version != second.version:
+        fields.append(f"version {first.version} and {second.version}")
+    if first.timestamp_ms != second.timestamp_ms:
+        fields.append(f"time {first.timestamp_ms} and {second.timestamp_ms}")
+    return f"{first.record.type_name}: " + (", ".join(fields) or "bytes outside the fields")
 
 
 def _match_snapshots(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:

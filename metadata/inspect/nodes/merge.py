@@ -179,14 +179,14 @@ class _Comparison:
         self._holes: list[tuple[int, int]] = []
         self._pieces: list[MergedRange] = []
         self._compared = 0
-        self._at: int | None = None
+        self._merged_to: int | None = None
 
     def run(self) -> NodesReport:
         while there := self._there():
             base = min(stream.base for stream in there)
-            if self._at is not None and base > self._at:
-                self._holes.append((self._at, base))
-            self._at = base
+            if self._merged_to is not None and base > self._merged_to:
+                self._holes.append((self._merged_to, base))
+            self._merged_to = base
             group = [stream for stream in there if stream.base == base]
             if self._moved_back(group[0], there):
                 continue
@@ -205,8 +205,8 @@ class _Comparison:
         for stream in self._streams:
             if stream.number in self._departures:
                 continue
-            if self._at is not None:
-                stream.skip_below(self._at)
+            if self._merged_to is not None:
+                stream.skip_below(self._merged_to)
             if stream.current is not None:
                 streams.append(stream)
         return streams
@@ -336,7 +336,7 @@ class _Comparison:
             self._pieces.append(MergedRange(source=sound[0].number, start=start, end=end))
         for stream in group:
             stream.advance()
-        self._at = end
+        self._merged_to = end
 
     def _report(self) -> NodesReport:
         holdings = [

@@ -38,7 +38,7 @@ MIN_WITNESSES = 2
 MIN_STRANGERS = 10
 """If at least this many records refer to others and none fits, the segment is of another log."""
 
-_REFERRING: tuple[type[Any], ...] = (
+REFERRING: tuple[type[Any], ...] = (
     *(r.PartitionRecord, r.PartitionChangeRecord, r.RemoveTopicRecord),
     *(one for one in BROKER_RECORDS if one is not r.BrokerRecord),
 )
@@ -184,7 +184,7 @@ def _witness(segment: _Segment, batch: RecordBatch, refused: set[int]) -> None:
                 segment.begun.add(made)
             case r.BrokerRecord(broker_id=broker_id):
                 segment.begun.add(broker_id)
-            case _ if isinstance(record, _REFERRING) and _about(record) not in segment.begun:
+            case _ if isinstance(record, REFERRING) and _about(record) not in segment.begun:
                 segment.referring += 1
                 if decoded.offset in refused:
                     segment.refused.add(decoded.offset)

@@ -96,12 +96,12 @@ def _voter_set_batch(ranking: Ranking, voters: Sequence[NewVoter], now_ms: int) 
     names = [at.name for voter in ranking.voter_set for at in voter.endpoints]
     listed = tuple(
         Voter(
-            voter_id=one.node_id,
-            voter_directory_id=one.directory_id,
-            endpoints=(VoterEndpoint(name=[*names, "CONTROLLER"][0], host=one.host, port=one.port),),
+            voter_id=voter.node_id,
+            voter_directory_id=voter.directory_id,
+            endpoints=(VoterEndpoint(name=[*names, "CONTROLLER"][0], host=voter.host, port=voter.port),),
             kraft_version_feature=KRaftVersionFeature(min_supported_version=0, max_supported_version=1),
         )
-        for one in sorted(voters, key=lambda one: one.node_id)
+        for voter in sorted(voters, key=lambda one: one.node_id)
     )
     records = (KRaftVersionRecord(kraft_version=1), VotersRecord(voters=listed))
     keys, values = zip(*(encode_control(one) for one in records), strict=True)

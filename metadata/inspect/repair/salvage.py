@@ -99,12 +99,12 @@ class Ranking:
         there = {one.node_id for one in self.survivors if self.is_voter(one)}
         return [voter for voter in self.voters if voter in there]
 
-    def is_voter(self, one: Survivor) -> bool:
+    def is_voter(self, survivor: Survivor) -> bool:
         """Whether a directory is an old voter's: by its node id, and by its directory id if the
         log has the voter set."""
         if not self.voter_set:
-            return one.node_id in self.voters
-        held = one.holding
+            return survivor.node_id in self.voters
+        held = survivor.holding
         return any(held.is_voter(voter) for voter in self.voter_set)
 
     @property
@@ -240,13 +240,13 @@ def _stored_voters(ordered: Sequence[Survivor]) -> tuple[int, ...]:
     return ()
 
 
-def _damage_lines(one: Survivor) -> list[str]:
-    if one.damage is None:
+def _damage_lines(survivor: Survivor) -> list[str]:
+    if survivor.damage is None:
         return []
-    home = one.files.home
+    home = survivor.files.home
     return [
-        f"{home}: nothing after offset {one.end.offset} is used: {damage_line(one.damage)}; if more can be"
-        f" read after it, save that first with: {_saving(home)}"
+        f"{home}: nothing after offset {survivor.end.offset} is used: {damage_line(survivor.damage)}; if more"
+        f" can be read after it, save that first with: {_saving(home)}"
     ]
 
 
@@ -257,7 +257,7 @@ def _saving(home: str) -> str:
 def _parting(best: Survivor, other: Survivor) -> list[str]:
     """Where `other` has records that the best log lacks (KIP-595's divergence check)."""
     common, end = other.files.log.start_offset, other.end.offset
-    committed = other.holding.known.offset
+    committed = other.holding.committed.offset
     for epoch, start in reversed(other.epochs.entries):
         best_end = best.epochs.end_offset_for(epoch, best.end.offset)
         if best_end is None:

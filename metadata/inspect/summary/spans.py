@@ -31,17 +31,17 @@ class OpenSpans:
     """Opens and closes spans by partition path; collects the closed ones."""
 
     def __init__(self) -> None:
-        self.found: list[PartitionSpan] = []
+        self.closed: list[PartitionSpan] = []
         self.touched: set[str] = set()
         self.total_ms = 0
         self.open: dict[str, tuple[Place, str]] = {}
 
-    def begin(self, paths: tuple[str, ...], place: Place, bound: str = "") -> None:
+    def begin(self, paths: tuple[str, ...], moment: Place, bound: str = "") -> None:
         for path in paths:
-            self.open.setdefault(path, (place, bound))
+            self.open.setdefault(path, (moment, bound))
 
     def end(
-        self, paths: tuple[str, ...], place: Place, since: Place, bound: str = "", *, ended: bool = True
+        self, paths: tuple[str, ...], moment: Place, since: Place, bound: str = "", *, ended: bool = True
     ) -> None:
         """Closes the open spans of `paths`; `since` is where the requested range begins."""
         together: dict[tuple[Place, str], list[str]] = {}
@@ -50,33 +50,33 @@ class OpenSpans:
             if opened is not None:
                 together.setdefault(opened, []).append(path)
         for (begun, own), closed in together.items():
-            span_ms = max(0, place[1] - max(begun[1], since[1]))
-            if place[0] <= since[0]:
+            span_ms = max(0, moment[1] - max(begun[1], since[1]))
+            if moment[0] <= since[0]:
                 continue  # over before the requested range began
             self.total_ms += span_ms * len(closed)
             self.touched.update(closed)
-            self.found.append(
+            self.closed.append(
                 PartitionSpan(
                     begun=begun,
-                    ended=place if ended else None,
+                    ended=moment if ended else None,
                     first=closed[0],
                     partitions=len(closed),
                     span_ms=span_ms,
                     bound="" if begun[0] <= since[0] else bound or own,  # what is before does not count
                 )
             )
-        if len(self.found) > 2 * KEPT:
-            self.found = self.worst(KEPT)
+        if len(self.closed) > 2 * KEPT:
+            self.closed = self.worst(KEPT)
 
-    def end_below(self, path: str, place: Place, since: Place) -> None:
+    def end_below(self, path: str, moment: Place, since: Place) -> None:
         """The same for everything below a path, when a topic is deleted."""
         if self.open:
             below = tuple(one for one in self.open if one.startswith(path + "/"))
-            self.end(below, place, since)
+            self.end(below, moment, since)
 
     def worst(self, number: int) -> list[PartitionSpan]:
         """The longest ones; if equal, those with the most partitions."""
-        return sorted(self.found, key=lambda one: (-one.span_ms, -one.partitions, one.begun))[:number]
+        return sorted(self.closed, key=lambda one: (-one.span_ms, -one.partitions, one.begun))[:number]
 
 
 @dataclass(slots=True)
@@ -95,22 +95,22 @@ class BrokerSum:
     bounds: set[str] = field(default_factory=set)
     _open_bound: str = ""
 
-    def fence(self, place: Place, rule: str, bound: str = "", *, counts: bool) -> None:
+    def fence(self, moment: Place, rule: str, bound: str = "", *, counts: bool) -> None:
         if counts:
             self.fences += 1
             self.rules[rule] += 1
         if self.open is None:
-            self.open, self.open_rule, self._open_bound = place, rule, bound
+            self.open, self.open_rule, self._open_bound = moment, rule, bound
         if self.longest_ms < 0:
-            self.longest = place
+            self.longest = moment
 
-    def close(self, place: Place, since: Place, bound: str = "") -> None:
+    def close(self, moment: Place, since: Place, bound: str = "") -> None:
         """Ends the fence: the broker was unfenced or unregistered, or the records end."""
         begun, self.open = self.open, None
-        if begun is None or place[0] <= since[0]:
+        if begun is None or moment[0] <= since[0]:
             return
         self.bounds.add(bound or self._open_bound)
-        span_ms = max(0, place[1] - max(begun[1], since[1]))
+        span_ms = max(0, moment[1] - max(begun[1], since[1]))
         self.total_ms += span_ms
         if span_ms > self.longest_ms:
             self.longest_ms, self.longest, self.longest_rule = span_ms, begun, self.open_rule

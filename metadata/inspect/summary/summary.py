@@ -221,25 +221,25 @@ class Summary:
             )
             self._rows.setdefault("outages", []).append(row)
 
-    def _broker(self, event: TimelineEvent, place: Place) -> None:
+    def _broker(self, event: TimelineEvent, moment: Place) -> None:
         _, _, number = event.entity.partition("/")
         if not number.isdigit():
             return
         broker_sum = self._brokers.setdefault(int(number), BrokerSum())
         match event.kind:
             case "broker fenced":
-                broker_sum.fence(place, event.rule or "broker-restarted", counts=self._in_range)
+                broker_sum.fence(moment, event.rule or "broker-restarted", counts=self._in_range)
             case "broker registered" if event.severity == WARNING:
-                broker_sum.fence(place, event.rule or "broker-restarted", counts=self._in_range)
+                broker_sum.fence(moment, event.rule or "broker-restarted", counts=self._in_range)
             case "already fenced":
-                broker_sum.fence(place, "", event.bound, counts=False)
+                broker_sum.fence(moment, "", event.bound, counts=False)
             case "broker unfenced" | "broker unregistered" | "no longer fenced":
-                broker_sum.close(place, self._since, event.bound)
+                broker_sum.close(moment, self._since, event.bound)
             case "slow to return":
                 text = f"broker {number}: unfenced {duration(event.span_ms or 0)} after it registered"
                 self._row("brokers", event, text=text)
             case "still fenced":
-                broker_sum.close(place, self._since, event.bound)
+                broker_sum.close(moment, self._since, event.bound)
                 if event.severity == WARNING:
                     self._row("brokers", event, text=f"still fenced: {event.text}")
 
@@ -355,34 +355,34 @@ class Summary:
             name="brokers", text=text, rows=_worst(rows), figures={"fences": fences, "fencedMs": total}
         )
 
-    def _span_section(self, name: str, found: OpenSpans, severity: str) -> Section | None:
-        if not found.found:
+    def _span_section(self, name: str, spans: OpenSpans, severity: str) -> Section | None:
+        if not spans.closed:
             return None
-        longest = found.worst(1)[0]
-        still = sum(one.partitions for one in found.found if one.ended is None)
+        longest = spans.worst(1)[0]
+        still = sum(one.partitions for one in spans.closed if one.ended is None)
         most = f"{longest.bound}{duration(longest.span_ms)}"
-        text = f"{count(len(found.touched), 'partition')}, longest {most}" + (
+        text = f"{count(len(spans.touched), 'partition')}, longest {most}" + (
             f"; {still} still at the end" if still else ""
         )
         rows = [
             Row(
-                offset=one.begun[0],
-                time_ms=one.begun[1],
-                entity=one.first,
-                text=one.first
-                + (f" and {one.partitions - 1} more" if one.partitions > 1 else "")
-                + f": {one.bound}{duration(one.span_ms)}"
-                + (f", until {one.ended[0]}" if one.ended is not None else ", and still"),
-                severity=INFO if self._is_planned(one.begun, one.ended) else severity,
-                span_ms=one.span_ms,
+                offset=span.begun[0],
+                time_ms=span.begun[1],
+                entity=span.first,
+                text=span.first
+                + (f" and {span.partitions - 1} more" if span.partitions > 1 else "")
+                + f": {span.bound}{duration(span.span_ms)}"
+                + (f", until {span.ended[0]}" if span.ended is not None else ", and still"),
+                severity=INFO if self._is_planned(span.begun, span.ended) else severity,
+                span_ms=span.span_ms,
             )
-            for one in found.worst(len(found.found))
+            for span in spans.worst(len(spans.closed))
         ]
         figures = {
-            "partitions": len(found.touched),
+            "partitions": len(spans.touched),
             "still": still,
             "longestMs": longest.span_ms,
-            "partitionMs": found.total_ms,
+            "partitionMs": spans.total_ms,
         }
         return Section(name=name, text=text, rows=rows, figures=figures)
 
@@ -428,23 +428,23 @@ def _with_who(text: str, event: TimelineEvent) -> str:
     return text if event.asked is None else f"{text}; {brief_text(event.asked)}"
 
 
-def _broker_row(broker: int, known: BrokerSum) -> Row:
-    text = f"broker {broker}: {count(known.fences, 'fence') if known.fences else 'fenced before'}"
-    word = word_of(known.longest_rule) if known.longest_rule else ""
-    if known.longest_ms >= 0:
-        bounds = known.bounds - {""}
+def _broker_row(broker: int, broker_sum: BrokerSum) -> Row:
+    text = f"broker {broker}: {count(broker_sum.fences, 'fence') if broker_sum.fences else 'fenced before'}"
+    word = word_of(broker_sum.longest_rule) if broker_sum.longest_rule else ""
+    if broker_sum.longest_ms >= 0:
+        bounds = broker_sum.bounds - {""}
         bound = bounds.pop() if len(bounds) == 1 else PERHAPS if bounds else ""
-        text += f", {bound}{duration(known.total_ms)}"
-        text += f"; one {duration(known.longest_ms)}" if known.fences > 1 else ""
+        text += f", {bound}{duration(broker_sum.total_ms)}"
+        text += f"; one {duration(broker_sum.longest_ms)}" if broker_sum.fences > 1 else ""
     text += f" ({word})" if word else ""
-    bad = any(number and not is_orderly(rule) for rule, number in known.rules.items())
+    bad = any(number and not is_orderly(rule) for rule, number in broker_sum.rules.items())
     return Row(
-        offset=known.longest[0],
-        time_ms=known.longest[1],
+        offset=broker_sum.longest[0],
+        time_ms=broker_sum.longest[1],
         entity=f"broker/{broker}",
         text=text,
         severity=WARNING if bad else INFO,
-        span_ms=known.total_ms,
+        span_ms=broker_sum.total_ms,
     )
 
 

@@ -45,9 +45,9 @@ class BrokerSpans:
         if image is not None:
             self.learn(image, (image.provenance.offset, image.provenance.timestamp_ms))
 
-    def learn(self, image: MetadataImage, place: Place) -> None:
+    def learn(self, image: MetadataImage, moment: Place) -> None:
         """Takes the fenced brokers from a snapshot. Spans that were open and still are keep their start."""
-        begun = OpenSpan(*place, LEAST)
+        begun = OpenSpan(*moment, LEAST)
         before, outage = self.fenced, self.outage
         self.fenced, self.unfenced = {}, set()
         for broker_id, known in image.brokers.items():
@@ -60,13 +60,13 @@ class BrokerSpans:
         elif self.outage is None:
             self.outage = begun
         ended = {broker: found.since for broker, found in before.items() if broker not in self.fenced}
-        self.learned = [_no_longer(broker, since, place) for broker, since in sorted(ended.items())]
+        self.learned = [_no_longer(broker, since, moment) for broker, since in sorted(ended.items())]
         if outage is not None and self.outage is None:
-            lasted, bound = place[1] - outage.time_ms, outage.over_lost().bound
+            lasted, bound = moment[1] - outage.time_ms, outage.over_lost().bound
             text = f"a broker is unfenced, after {bound}{duration(lasted)} without an unfenced broker"
             self.learned.append(
                 Grouped(
-                    place[0],
+                    moment[0],
                     "total outage ended",
                     "broker",
                     text,
@@ -78,14 +78,14 @@ class BrokerSpans:
                 )
             )
         for broker in sorted(self.fenced.keys() - before.keys()):
-            entity, text = f"broker/{broker}", f"broker {broker}, since {place[0]} or before"
+            entity, text = f"broker/{broker}", f"broker {broker}, since {moment[0]} or before"
             self.learned.append(
-                Grouped(place[0], "already fenced", entity, text, "info", None, (entity,), bound=LEAST)
+                Grouped(moment[0], "already fenced", entity, text, "info", None, (entity,), bound=LEAST)
             )
         if self.outage is not None and outage is None:
-            text = f"no broker is unfenced, since {place[0]} or before"
+            text = f"no broker is unfenced, since {moment[0]} or before"
             self.learned.append(
-                Grouped(place[0], "already no broker", "broker", text, "critical", None, (), bound=LEAST)
+                Grouped(moment[0], "already no broker", "broker", text, "critical", None, (), bound=LEAST)
             )
 
     def lose(self) -> None:
@@ -130,10 +130,10 @@ class BrokerSpans:
         fenced = {broker: replace(found) for broker, found in self.fenced.items()}
         self._noted = fenced, self.outage
 
-    def take_back(self, image: MetadataImage, place: Place) -> None:
+    def take_back(self, image: MetadataImage, moment: Place) -> None:
         """Restores the spans from where a transaction without effect began."""
         self.fenced, self.outage = self._noted
-        self.learn(image, place)
+        self.learn(image, moment)
 
     def batch(self, changes: BatchChanges, fences: Mapping[int, Grouped]) -> Iterator[Grouped]:
         """Events of one batch. `fences` are those of its brokers, by offset."""
@@ -190,16 +190,16 @@ class BrokerSpans:
             fence.registered = fence.registered or moment
             fence.registrations += 1
 
-    def _returned(self, step: BrokerStep, found: _Fenced, now_ms: int) -> Iterator[Grouped]:
-        if found.registered is None or now_ms - found.registered[1] <= LONG_RETURN_MS:
+    def _returned(self, step: BrokerStep, fenced: _Fenced, now_ms: int) -> Iterator[Grouped]:
+        if fenced.registered is None or now_ms - fenced.registered[1] <= LONG_RETURN_MS:
             return
-        lasted = now_ms - found.registered[1]
+        lasted = now_ms - fenced.registered[1]
         entity = f"broker/{step.broker_id}"
-        more = found.registrations - 1
+        more = fenced.registrations - 1
         times = f" and {'once more' if more == 1 else f'{more} more times'}" if more else ""
         text = (
             f"broker {step.broker_id} stayed fenced for {duration(lasted)} after it registered at"
-            f" {found.registered[0]}{times}"
+            f" {fenced.registered[0]}{times}"
         )
         yield Grouped(step.offset, "slow to return", entity, text, "warning", None, (entity,), span_ms=lasted)
 
@@ -247,13 +247,13 @@ def _long(lasted_ms: int, since: OpenSpan) -> str:
     return f"{since.bound}{duration(lasted_ms)}, since {since.offset}{since.or_before}"
 
 
-def _no_longer(broker: int, since: OpenSpan, place: Place) -> Grouped:
-    """An event at `place` for a fence that ended among lost records."""
+def _no_longer(broker: int, since: OpenSpan, moment: Place) -> Grouped:
+    """An event at `moment` for a fence that ended among lost records."""
     over = since.over_lost()
-    lasted, entity = place[1] - since.time_ms, f"broker/{broker}"
+    lasted, entity = moment[1] - since.time_ms, f"broker/{broker}"
     text = f"broker {broker}, after {_long(lasted, over)}"
     return Grouped(
-        place[0],
+        moment[0],
         "no longer fenced",
         entity,
         text,

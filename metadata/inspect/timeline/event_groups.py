@@ -113,13 +113,13 @@ def _of_topic(offset: int, kind: str, name: str, text: str) -> Grouped:
     return Grouped(offset, kind, f"topic/{name}", text, "info", None, ())
 
 
-def count(number: int, one: str) -> str:
+def count(number: int, singular: str) -> str:
     """`1 partition`, `2 partitions`, `2 batches`, `2 log directories`."""
     if number == 1:
-        return f"1 {one}"
-    if one.endswith("y"):
-        return f"{number} {one[:-1]}ies"
-    return f"{number} {one}es" if one.endswith("ch") else f"{number} {one}s"
+        return f"1 {singular}"
+    if singular.endswith("y"):
+        return f"{number} {singular[:-1]}ies"
+    return f"{number} {singular}es" if singular.endswith("ch") else f"{number} {singular}s"
 
 
 def listed(names: list[str]) -> str:

@@ -15,16 +15,16 @@ Named = Callable[[PartitionKey], tuple[str, str]]
 """A partition's name in events, and its path."""
 
 
-def learned_events(spans: PartitionSpans, place: Place) -> Iterator[Grouped]:
-    """What is open or no longer open according to the snapshot at `place`, but has no record."""
+def learned_events(spans: PartitionSpans, moment: Place) -> Iterator[Grouped]:
+    """What is open or no longer open according to the snapshot at `moment`, but has no record."""
     for kind, already, ended in spans.learned:
         if ended:
-            yield no_longer(kind, ended, spans.named, place)
+            yield no_longer(kind, ended, spans.named, moment)
         if already:
             which, paths = _which(already, spans.named)
-            text = f"{which}, since {place[0]} or before"
+            text = f"{which}, since {moment[0]} or before"
             yield Grouped(
-                place[0],
+                moment[0],
                 f"already {kind}",
                 paths[0],
                 text,
@@ -35,14 +35,14 @@ def learned_events(spans: PartitionSpans, place: Place) -> Iterator[Grouped]:
             )
 
 
-def no_longer(kind: str, ended: Mapping[PartitionKey, OpenSpan], named: Named, place: Place) -> Grouped:
-    """Spans that ended among lost records: at `place` they are over."""
+def no_longer(kind: str, ended: Mapping[PartitionKey, OpenSpan], named: Named, moment: Place) -> Grouped:
+    """Spans that ended among lost records: at `moment` they are over."""
     which, paths = _which(ended, named)
     oldest = min(ended.values())
-    lasted, bound = place[1] - oldest.time_ms, bound_of([*ended.values()])
+    lasted, bound = moment[1] - oldest.time_ms, bound_of([*ended.values()])
     text = f"{which}, after {bound}{duration(lasted)}, since {oldest.offset}{oldest.or_before}"
     return Grouped(
-        place[0],
+        moment[0],
         f"no longer {kind}",
         paths[0],
         text,
@@ -94,6 +94,6 @@ def _missing_brokers(image: MetadataImage, moving: Mapping[PartitionKey, OpenSpa
     return f"; {'brokers' if len(waits) > 1 else 'broker'} {names} must return, or cancel it"
 
 
-def _which(found: Mapping[PartitionKey, OpenSpan], named: Named) -> tuple[str, tuple[str, ...]]:
-    every = [named(key) for key in found]
+def _which(spans: Mapping[PartitionKey, OpenSpan], named: Named) -> tuple[str, tuple[str, ...]]:
+    every = [named(key) for key in spans]
     return listed([name for name, _ in every]), tuple(path for _, path in every)

@@ -62,11 +62,11 @@ class PartitionSpans:
         if image is not None and feed.is_known:
             self.learn((image.provenance.offset, image.provenance.timestamp_ms))
 
-    def learn(self, place: Place) -> None:
+    def learn(self, moment: Place) -> None:
         """Takes the open spans from the state that the feed has learned; what this begins and
         ends is in `learned`."""
         before = self.kinds()
-        self._rebuild(OpenSpan(*place, LEAST))
+        self._rebuild(OpenSpan(*moment, LEAST))
         self.learned = tuple(
             SnapshotSpans(
                 kind,
@@ -185,22 +185,22 @@ class PartitionSpans:
         self._settings(batch, last, changes)
         return changes
 
-    def _leader(self, step: PartitionStep, key: PartitionKey, now_ms: int, found: SpanChanges) -> None:
+    def _leader(self, step: PartitionStep, key: PartitionKey, now_ms: int, changes: SpanChanges) -> None:
         if step.after is not None and step.after.leader == NO_LEADER:
             self.leaderless.setdefault(key, OpenSpan(step.offset, now_ms))
         elif (begun := self.leaderless.pop(key, None)) is not None and step.after is not None:
-            found.led_again[key] = begun
+            changes.led_again[key] = begun
 
-    def _min_isr(self, step: PartitionStep, key: PartitionKey, now_ms: int, found: SpanChanges) -> None:
+    def _min_isr(self, step: PartitionStep, key: PartitionKey, now_ms: int, changes: SpanChanges) -> None:
         if step.after is not None and self.is_under_min(step.after):
             if key not in self.under_min:
                 self.under_min[key] = OpenSpan(step.offset, now_ms)
-                found.under.append((step, self.min_isr(step.after)))
+                changes.under.append((step, self.min_isr(step.after)))
         elif (begun := self.under_min.pop(key, None)) is not None and step.after is not None:
-            found.restored.append((step, begun))
+            changes.restored.append((step, begun))
 
     def _settings(
-        self, batch: BatchChanges, done: dict[PartitionKey, PartitionStep], found: SpanChanges
+        self, batch: BatchChanges, done: dict[PartitionKey, PartitionStep], changes: SpanChanges
     ) -> None:
         """Partitions checked again because min.insync.replicas itself changed."""
         for offset, resource, key, old, new in batch.configs:
@@ -214,7 +214,7 @@ class PartitionSpans:
                 step = PartitionStep(
                     offset=offset, record=None, topic=name, index=info.index, before=info, after=info
                 )
-                self._min_isr(step, partition_key, batch.time_ms, found)
+                self._min_isr(step, partition_key, batch.time_ms, changes)
 
     def _affected(self, resource: ConfigResource) -> Iterable[PartitionInfo]:
         if resource == ConfigResource(BROKER_RESOURCE, ""):

@@ -72,11 +72,11 @@ class Seen:
 
     def settled(self, log: MetadataLog, point: Point, *, first: bool = False) -> Point:
         """A place as it can be shown; notes if it differs from the requested one."""
-        place, shown_as = settle(log, point, first=first)
+        shown, shown_as = settle(log, point, first=first)
         self.limits.place(shown_as)
-        if point.time_ms is not None and place.time_ms is None:
+        if point.time_ms is not None and shown.time_ms is None:
             self.taken_for_offsets.add(point.time_ms)
-        return place
+        return shown
 
     def take(self, header: BatchHeader) -> None:
         """Takes one batch, including the one after the requested range."""

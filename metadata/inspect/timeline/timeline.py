@@ -147,9 +147,9 @@ class Timeline:
             self._end = (provenance.offset, provenance.epoch, position[1])
         return self.already((provenance.offset, provenance.epoch, position[1]))
 
-    def already(self, place: tuple[int, int, int] | None = None) -> list[TimelineEvent]:
+    def already(self, position: tuple[int, int, int] | None = None) -> list[TimelineEvent]:
         """Events for what the last snapshot shows, without a record of it."""
-        offset, epoch, time_ms = place or self._begin
+        offset, epoch, time_ms = position or self._begin
         final, self._events = self._held.rest(), []
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
         self._stamp_ms = time_ms
@@ -457,7 +457,7 @@ class Timeline:
                 text = f"control record type {number}"
                 self._add_event(offset, "unknown record", "quorum", text, severity=WARNING)
             case _:
-                security = groups.security_event(record, entity, self._batch.found.get(offset))
+                security = groups.security_event(record, entity, self._batch.before.get(offset))
                 if security is not None:
                     kind, text, severity = security
                     if offset in self._batch.idle:
@@ -466,7 +466,7 @@ class Timeline:
 
     def _controller(self, offset: int, record: r.ControllerRecord | r.UnregisterControllerRecord) -> None:
         verb = "registered" if isinstance(record, r.ControllerRecord) else "unregistered"
-        cause = record_causes(record, before=self._batch.found.get(offset))[0]
+        cause = record_causes(record, before=self._batch.before.get(offset))[0]
         is_new = cause.rule == controller_restarted.name
         text = f"controller {record.controller_id}" + ", a new process" * is_new
         entity = f"controller/{record.controller_id}"

@@ -70,7 +70,8 @@ class BatchFilter(msgspec.Struct, frozen=True, kw_only=True):
     `partition` does; `brokers` are the ids of the brokers whose own records matter; None for all. With
     `together`, partition changes in their usual forms are passed over many at a time, in parts that
     include the idle batches between them and, with `along`, the records of brokers. With `creations_only`,
-    those of `topics` are among them, too: their partitions then matter only as they are created.
+    those of `topics` are among them, too: their partitions then matter only as they are created. With
+    `leaves_others`, states need not have what changes set in partitions that do not matter.
     """
 
     topics: frozenset[str] | None = None
@@ -80,6 +81,7 @@ class BatchFilter(msgspec.Struct, frozen=True, kw_only=True):
     stops: frozenset[int] = frozenset()
     together: bool = False
     along: bool = False
+    leaves_others: bool = False
 
 
 class RunRecords(NamedTuple):

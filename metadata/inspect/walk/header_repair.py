@@ -16,12 +16,12 @@ Repaired = tuple[RecordBatch | Damage, str | None]
 """What was read, and the repair made to it; None if there was none."""
 
 
-def repaired_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Iterator[Repaired]:
-    """`found` with damaged base offsets and epochs repaired; `expected` is the first offset."""
+def repaired_headers(items: Iterable[RecordBatch | Damage], expected: int) -> Iterator[Repaired]:
+    """`items` with damaged base offsets and epochs repaired; `expected` is the first offset."""
     epoch = 0
     waiting: RecordBatch | None = None
     between: list[Damage] = []
-    for item in found:
+    for item in items:
         if isinstance(item, Damage):
             between.append(item)
             continue

@@ -35,16 +35,16 @@ OnProblem = Callable[[str], None]
 class LogReplay:
     """Replays a log once, in pieces: `run_to` one place, then `steps` to another."""
 
-    def __init__(self, log: MetadataLog, found: FoundState, notes: Notes, past_corruption: bool) -> None:
-        """Starts at `found`."""
+    def __init__(self, log: MetadataLog, start: FoundState, notes: Notes, past_corruption: bool) -> None:
+        """Starts at `start`."""
         self._log = log
         self._past_corruption = past_corruption
         self._notes = notes
-        self.found = found
-        self.engine = Replayer(found.state, on_error=notes.refused)
+        self.reached = start
+        self.engine = Replayer(start.state, on_error=notes.refused)
         self._reader = HistoryReader(log, self.engine.end_offset, as_one)
         self._damage: Damage | None = None
-        self._moved = found.snapshot is not None
+        self._moved = start.snapshot is not None
         self.header: SnapshotHeaderRecord | None = None
 
     def begin_at(self, offset: int) -> None:
@@ -73,13 +73,15 @@ class LogReplay:
             if self._notes.lines or self._notes.unknown:
                 return
             if count % batches == 0:
-                found = self.found
+                found = self.reached
                 yield FoundState(state=self.engine.state(), snapshot=found.snapshot, quorum=found.quorum)
 
     def steps(self, limit: Point, batch_filter: BatchFilter | None = None) -> Iterator[WalkStep | Passed]:
         """Applies every batch before `limit` and yields each with its effect; those that `batch_filter` does
         not need are passed over together."""
         before: ReplayState | None = None
+        leaves_others = batch_filter is not None and batch_filter.leaves_others
+        leaves_all = leaves_others and batch_filter is not None and batch_filter.topics == frozenset()
         split = BatchRun.batches if batch_filter is None else partial(self._pieces, batch_filter)
         for batch in self._read(limit, split):
             if isinstance(batch, RunPart):
@@ -90,11 +92,13 @@ class LogReplay:
                     before = None
                     continue
                 before = None
+                self.engine.keeps_changes = not leaves_others
                 pass_over(self.engine, batch)
                 yield Passed(part=batch)
                 continue
+            self.engine.keeps_changes = not leaves_all
             before = self.engine.state() if before is None else before
-            quorum = self.found.quorum
+            quorum = self.reached.quorum
             self._notes.begin_step()
             unknown = self._notes.unknown
             self._apply(batch)
@@ -105,7 +109,7 @@ class LogReplay:
                 state_before=before,
                 state_after=after,
                 quorum_before=quorum,
-                quorum_after=self.found.quorum,
+                quorum_after=self.reached.quorum,
                 problems=self._notes.of_step(),
             )
             before = after
@@ -144,7 +148,7 @@ class LogReplay:
 
     def finish(self, point: Point) -> FoundState:
         """The state reached. Raises InspectError for a place past the log's end."""
-        state = self.found
+        state = self.reached
         state.state = self.engine.state()
         state.problems, state.unknown = self._notes.lines, self._notes.unknown
         state.coverage = self._notes.coverage
@@ -160,7 +164,7 @@ class LogReplay:
 
     def _check_reaches(self, point: Point) -> None:
         """An offset past the log's end is the user's mistake; a time past it is only noted."""
-        state = self.found
+        state = self.reached
         if point.offset is not None and point.offset > state.end_offset and not state.problems:
             raise InspectError(
                 f"{self._log.path} ends at offset {state.end_offset}, before {point.offset};"
@@ -175,7 +179,7 @@ class LogReplay:
 
     def _read(self, end: Point, split: Split) -> Iterator[RecordBatch | RunPart]:
         """The batches to apply up to `end`; none after those at which the replay stops."""
-        if self.found.stopped is not None:
+        if self.reached.stopped is not None:
             return
         self._reader.split = split
         for item in self._reader.read(end):
@@ -217,7 +221,7 @@ class LogReplay:
         return True
 
     def _stop(self, damage: Damage, first_unread: int, end: Point, text: str) -> None:
-        self.found.stopped = damage
+        self.reached.stopped = damage
         unread = "the answer stops before them; continue past them with --past-corruption"
         self._uncovered(first_unread, end.offset, NOT_LOOKED_AT, unread)
         self._notes.add(f"stopped at offset {self.engine.end_offset}: {text}")
@@ -263,7 +267,7 @@ class LogReplay:
             self._reader.give_up(batch)
 
     def _control(self, header: BatchHeader, records: tuple[DecodedRecord, ...]) -> None:
-        self.found.quorum = self.found.quorum.after(header.leader_epoch, records)
+        self.reached.quorum = self.reached.quorum.after(header.leader_epoch, records)
         for decoded in records:
             match decoded.record:
                 case UnknownControlRecord():

@@ -209,17 +209,17 @@ class HistoryReader:
         self._first, self._is_reached = first, False
         self._cursor = LogCursor(self._source, first)
 
-    def _learned(self, known: int) -> Iterator[Happening]:
-        """The state in the snapshot that ends at `known`."""
+    def _learned(self, end_offset: int) -> Iterator[Happening]:
+        """The state in the snapshot that ends at `end_offset`."""
         expected = self._log.start_offset if self.expected is None else self.expected
         behind = None
-        if known > expected and known > self._log.end_offset:
+        if end_offset > expected and end_offset > self._log.end_offset:
             behind = behind_the_log(self._log, self.end, expected)
         if behind is not None:  # the oldest snapshot with the state is behind the log's end
             yield self._lost_behind(behind, expected)
         self.limit = None
-        yield StateKnown(offset=known)
-        self._open(known)
+        yield StateKnown(offset=end_offset)
+        self._open(end_offset)
 
     def _up_to(self, limit: int | None) -> Iterator[Happening]:
         """What there is up to `limit`, or to the end. If records are missing and a snapshot cures that, sets

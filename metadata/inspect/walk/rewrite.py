@@ -117,5 +117,5 @@ def _all_no_op(batch: RecordBatch) -> RecordBatch:
     return _batch(data, batch)
 
 
-def _batch(data: bytes, place: RecordBatch) -> RecordBatch:
-    return RecordBatch(parse_header(data), data, place.position, place.file)
+def _batch(data: bytes, old: RecordBatch) -> RecordBatch:
+    return RecordBatch(parse_header(data), data, old.position, old.file)

@@ -110,12 +110,12 @@ def quorum_state_at(
     return with_quorum(log, state)
 
 
-def with_quorum(log: MetadataLog, found: FoundState) -> FoundState:
-    """`found` with the newest election below it: the snapshot that the state started from
+def with_quorum(log: MetadataLog, state: FoundState) -> FoundState:
+    """`state` with the newest election below it: the snapshot that the state started from
     has none, the log may."""
-    knows_voters = found.snapshot is not None or found.quorum.has_leader or log.start_offset == 0
-    found.quorum = quorum_at(log, found.end_offset, found.quorum if knows_voters else None)
-    return found
+    knows_voters = state.snapshot is not None or state.quorum.has_leader or log.start_offset == 0
+    state.quorum = quorum_at(log, state.end_offset, state.quorum if knows_voters else None)
+    return state
 
 
 def settle(log: MetadataLog, point: Point, *, first: bool = False) -> tuple[Point, ShownAs | None]:
@@ -202,7 +202,7 @@ def steps(
 
 def steps_about(
     log: MetadataLog,
-    found: FoundState,
+    state: FoundState,
     batch_filter: BatchFilter | None,
     end: Point = END,
     on_problem: OnProblem | None = None,
@@ -212,22 +212,22 @@ def steps_about(
 ) -> Iterator[WalkStep | Passed]:
     """As `steps_from`, but batches that `batch_filter` does not need are applied in columns, many at a time.
     The next step after them has the state after them as its `before`."""
-    start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
+    start = FoundState(state=state.state, snapshot=state.snapshot, quorum=state.quorum)
     yield from LogReplay(log, start, Notes(on_problem, coverage), past_corruption).steps(end, batch_filter)
 
 
 def steps_from(
     log: MetadataLog,
-    found: FoundState,
+    state: FoundState,
     end: Point = END,
     on_problem: OnProblem | None = None,
     *,
     past_corruption: bool = False,
     coverage: Coverage | None = None,
 ) -> Iterator[WalkStep]:
-    """As `steps`, from a known state of the same log; `found` is not changed."""
+    """As `steps`, from a known state of the same log; `state` is not changed."""
     for step in steps_about(
-        log, found, None, end, on_problem, past_corruption=past_corruption, coverage=coverage
+        log, state, None, end, on_problem, past_corruption=past_corruption, coverage=coverage
     ):
         if isinstance(step, WalkStep):
             yield step
@@ -257,7 +257,7 @@ def steps_alone(
     walk = LogReplay(log, nothing_known(log.start_offset), notes, past_corruption=True)
     if start is not None:
         walk.run_to(start)
-    found = FoundState(state=walk.engine.state(), quorum=walk.found.quorum)
+    found = FoundState(state=walk.engine.state(), quorum=walk.reached.quorum)
     return found, (step for step in walk.steps(end) if isinstance(step, WalkStep))
 
 

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
+from metaquorum.metadata.columnar.partition_records import (
+    CHANGE_API_KEY,
+    PARTITION_API_KEY,
+    read_frames,
+)
+from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.coverage import Coverage
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.walk.batch_filter import RunPart
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
+from metaquorum.metadata.records.codec import decode
+from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
 from metaquorum.metadata.replay import ReplayState
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 
 SHOWN_PROBLEMS = 20
 """How many problems are kept as lines; further ones are only counted."""
+
+_PARTITION_KEYS = (PARTITION_API_KEY, CHANGE_API_KEY)
+_OF_PARTITIONS = (PartitionRecord, PartitionChangeRecord)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +94,24 @@ class WalkStep(msgspec.Struct, frozen=True, kw_only=True):
         if not self._decoded:
             self._decoded.append(decode_readable(self.batch))
         return self._decoded[0]
+
+    def records_without_partitions(self) -> Iterator[DecodedRecord]:
+        """The batch's records but those of partitions."""
+        batch, header = self.batch, self.batch.header
+        frames = None
+        if header.base_timestamp_ms == header.max_timestamp_ms and not header.is_control:
+            frames = read_frames(batch.data, header)
+        if frames is None:
+            yield from (one for one in self.records if not isinstance(one.record, _OF_PARTITIONS))
+            return
+        others = np.flatnonzero(~np.isin(frames.keys, _PARTITION_KEYS))
+        starts, lengths = frames.starts[others], frames.lengths[others]
+        for number, start, end in zip(
+            others.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True
+        ):
+            with suppress(RecordDecodeError):
+                version, record = decode(batch.data, start, end)
+                yield DecodedRecord(header.base_offset + number, header.max_timestamp_ms, version, record)
 
     @property
     def before(self) -> MetadataImage:

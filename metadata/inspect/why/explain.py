@@ -117,7 +117,7 @@ def _report_all(on_problem: OnProblem | None, lines: list[str]) -> None:
 
 
 def _starts(
-    log: MetadataLog, target: EntityTarget, point: Point, last: int | None, known: int | None
+    log: MetadataLog, target: EntityTarget, point: Point, last: int | None, first_known: int | None
 ) -> Iterator[int]:
     """Ends of snapshots at which the chain may begin, newest first, each twice as far back."""
     kind, _, name = target.entity.partition("/")
@@ -126,9 +126,9 @@ def _starts(
         topic = ""
     elif topic and not slash:
         last = None  # its chain has few links after its creation: trying whether they are enough costs more
-    if known is None or log.is_checkpoint or kind == "quorum" or (last is None and not topic):
+    if first_known is None or log.is_checkpoint or kind == "quorum" or (last is None and not topic):
         return
-    snapshots = [at for at in log.snapshots() if at.offset > known]
+    snapshots = [at for at in log.snapshots() if at.offset > first_known]
     step = 1
     while snapshots:
         position = snapshots[-1]
@@ -159,17 +159,17 @@ def _reaches(chain: Chain, offset: int | None, last: int | None) -> bool:
     return last is not None and offset is not None and len(links) >= last and links[-last].offset >= offset
 
 
-def _is_usable(log: MetadataLog, at: LogPosition, point: Point) -> bool:
+def _is_usable(log: MetadataLog, snapshot: LogPosition, point: Point) -> bool:
     """Whether a snapshot ends before the place and the log continues from there."""
-    if point.offset is not None and at.offset >= point.offset:
+    if point.offset is not None and snapshot.offset >= point.offset:
         return False
-    if point.time_ms is not None and log.snapshot(at).snapshot_timestamp_ms() > point.time_ms:
+    if point.time_ms is not None and log.snapshot(snapshot).snapshot_timestamp_ms() > point.time_ms:
         return False
-    following = next(iter(log.runs(at.offset)), None)
+    following = next(iter(log.runs(snapshot.offset)), None)
     base = following.base_offset if isinstance(following, BatchRun) else None
     if isinstance(following, RecordBatch):
         base = following.header.base_offset
-    return base == at.offset and log.is_whole(at)
+    return base == snapshot.offset and log.is_whole(snapshot)
 
 
 def _holds(snapshot: MetadataLog, topic: str) -> bool:
@@ -279,16 +279,16 @@ class _Feeding:
             self._on_problem(line)
 
 
-def _missing(log: MetadataLog, start: int, found: int, cure: int | None = None) -> Uncovered:
+def _missing(log: MetadataLog, start: int, next_offset: int, cure: int | None = None) -> Uncovered:
     text = "these records are lost here, and their effect is missing from the answer"
     if cure is not None:
         text = (
             "these records are lost here: what follows comes from the records alone, up to the snapshot that"
             f" ends at {cure}"
         )
-    return Uncovered(from_offset=start, to_offset=found, reason=MISSING, text=text, path=log.path)
+    return Uncovered(from_offset=start, to_offset=next_offset, reason=MISSING, text=text, path=log.path)
 
 
-def _not_looked_at(log: MetadataLog, start: int, found: int, end: int | None) -> Uncovered:
-    text = f"records are missing before offset {found}; the answer stops there"
+def _not_looked_at(log: MetadataLog, start: int, next_offset: int, end: int | None) -> Uncovered:
+    text = f"records are missing before offset {next_offset}; the answer stops there"
     return Uncovered(from_offset=start, to_offset=end, reason=NOT_LOOKED_AT, text=text, path=log.path)

@@ -156,22 +156,22 @@ class Chain:
         """Whether its own batches suffice: no clock that jumps, and no transaction that began before them."""
         return not self._clock.has_jumps and not self._feed.begins_inside
 
-    def is_whole(self, known: int | None) -> bool:
-        """Whether the chain needs nothing that a trimmed log lacks before the offset `known`: elections are
-        records of their own, and a topic's chain begins with the topic."""
+    def is_whole(self, first_known: int | None) -> bool:
+        """Whether the chain needs nothing that a trimmed log lacks before the offset `first_known`: elections
+        are records of their own, and a topic's chain begins with the topic."""
         first = self._links.first
-        if self._kind == "quorum" or first is None or known is None:
+        if self._kind == "quorum" or first is None or first_known is None:
             return self._kind == "quorum"
-        return first.type_name in ("TOPIC_RECORD", "PARTITION_RECORD") and first.offset >= known
+        return first.type_name in ("TOPIC_RECORD", "PARTITION_RECORD") and first.offset >= first_known
 
-    def learn_quorum(self, quorum: QuorumView, place: Provenance) -> None:
-        """Takes the voters from a snapshot at `place` (KIP-853)."""
+    def learn_quorum(self, quorum: QuorumView, provenance: Provenance) -> None:
+        """Takes the voters from a snapshot at `provenance` (KIP-853)."""
         self._quorum.learn(quorum)
         name = self._target.field
         if self._kind == "quorum" and not self._links and (name is None or name in self._quorum.now):
-            text = f"the snapshot that ends at offset {place.offset} has it"
+            text = f"the snapshot that ends at offset {provenance.offset} has it"
             changes = () if name is None else ((name, None, self._quorum.now[name]),)
-            self._add_snapshot(place, Cause(rule="set", text=text), changes)
+            self._add_snapshot(provenance, Cause(rule="set", text=text), changes)
 
     def learn(self, image: MetadataImage) -> None:
         """Takes the state from a snapshot; it was unknown so far."""
@@ -207,13 +207,13 @@ class Chain:
         self._add_snapshot(place, Cause(rule="created", text=text))
 
     def _add_snapshot(
-        self, place: Provenance, cause: Cause, changes: tuple[tuple[str, Any, Any], ...] = ()
+        self, provenance: Provenance, cause: Cause, changes: tuple[tuple[str, Any, Any], ...] = ()
     ) -> None:
         self._add(
             Link(
-                offset=place.offset,
-                epoch=place.epoch,
-                time_ms=place.timestamp_ms,
+                offset=provenance.offset,
+                epoch=provenance.epoch,
+                time_ms=provenance.timestamp_ms,
                 type_name=SNAPSHOT,
                 changes=changes,
                 causes=(cause,),
@@ -336,7 +336,7 @@ class Chain:
             silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
             sure_ms = silence_ms if silence_ms is None or self._is_silence_sure else -1
             return self._quorum.noted(record, changes.epoch, sure_ms, self._feed.metadata_version)
-        found_there = changes.found.get(offset)
+        found_there = changes.before.get(offset)
         said = acl_text(found_there) if isinstance(found_there, Acl) else ""
         is_idle = offset in changes.idle
         if isinstance(record, r.RemoveTopicRecord) and self._kind == "config":

@@ -62,7 +62,7 @@ class Availability:
         """Whether the last broker shut down cleanly."""
         self._fenced: list[tuple[int, int]] = []
         self._in_storm = False
-        self._found: dict[tuple[int, tuple[int, ...]], tuple[DailySums, ...]] = {}
+        self._cells_by_brokers: dict[tuple[int, tuple[int, ...]], tuple[DailySums, ...]] = {}
         self._moved: dict[_IsrMove, tuple[tuple[DailySums, ...], tuple[DailySums, ...]]] = {}
         self.was_moved = False
         """Whether a broker that was counted has a new rack."""
@@ -75,11 +75,13 @@ class Availability:
     def _cells_of(self, day: int, brokers: tuple[int, ...]) -> tuple[DailySums, ...]:
         """The cells of the cluster, the brokers and their racks. Called for nearly every record."""
         key = (day, brokers)
-        cells = self._found.get(key)
+        cells = self._cells_by_brokers.get(key)
         if cells is None:
-            if len(self._found) >= _KEPT_SCOPES:
-                self._found = {}
-            cells = self._found[key] = tuple([self._cell(day, scope) for scope in self._scopes(brokers)])
+            if len(self._cells_by_brokers) >= _KEPT_SCOPES:
+                self._cells_by_brokers = {}
+            cells = self._cells_by_brokers[key] = tuple(
+                [self._cell(day, scope) for scope in self._scopes(brokers)]
+            )
         return cells
 
     def _isr_cells(self, key: _IsrMove) -> tuple[tuple[DailySums, ...], tuple[DailySums, ...]]:
@@ -96,7 +98,7 @@ class Availability:
 
     def _forget_cells(self) -> None:
         """Forgets cells that were found: they, or the racks of brokers, changed."""
-        self._found, self._moved = {}, {}
+        self._cells_by_brokers, self._moved = {}, {}
 
     def _cell(self, day: int, scope: Scope) -> DailySums:
         found = self._cells.get((day, scope))

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 from metaquorum.metadata.features import METADATA_VERSION, METADATA_VERSION_NAMES
 from metaquorum.metadata.image import UNASSIGNED, BrokerRegistration, ControllerRegistration, PartitionInfo
 from metaquorum.metadata.records.types import (
+    BrokerRecord,
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
     UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
 )
 from metaquorum.pipeline.intervals.moments import Moment, Row, tuples
 from metaquorum.pipeline.intervals.rows import Intervals, Memory
@@ -27,10 +29,18 @@ def state_of(registration: BrokerRegistration) -> str:
     return SHUTDOWN if registration.in_controlled_shutdown else ACTIVE
 
 
-def _value(broker_id: int, at: BrokerRegistration, by: str | None) -> Row:
-    directories = tuple(uuid_to_text(directory) for directory in at.directories)
-    process = uuid_to_text(at.incarnation_id)
-    return (broker_id, at.epoch, process, at.rack, state_of(at), directories, by)
+def _value(broker_id: int, registration: BrokerRegistration, by: str | None) -> Row:
+    directories = tuple(uuid_to_text(directory) for directory in registration.directories)
+    process = uuid_to_text(registration.incarnation_id)
+    return (
+        broker_id,
+        registration.epoch,
+        process,
+        registration.rack,
+        state_of(registration),
+        directories,
+        by,
+    )
 
 
 class Heard(NamedTuple):
@@ -63,8 +73,10 @@ def heard_of(record: object, before: Heard | None) -> Heard | None:
             if record.in_controlled_shutdown and state != FENCED:
                 state = SHUTDOWN
             return None if state is None else Heard(record.broker_epoch, state, directories)
-        case _:
+        case BrokerRecord() | UnregisterBrokerRecord():
             return None
+        case _:
+            return before
 
 
 class BrokerSessions:
@@ -81,7 +93,7 @@ class BrokerSessions:
     def learn(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
         """Takes a snapshot's brokers. A state that a record gave continues if the snapshot agrees."""
         for broker_id in self._rows.open.keys() - brokers.keys():
-            self._rows.end(broker_id, moment, None, known=False)
+            self._rows.end(broker_id, moment, None, to_known=False)
             self.registrations.pop(broker_id, None)
         for broker_id, registration in sorted(brokers.items()):
             heard = self._heard.get(broker_id)
@@ -89,7 +101,7 @@ class BrokerSessions:
                 by = self._rows.open[broker_id].value[-1]
                 self._rows.refine(broker_id, _value(broker_id, registration, by))
             elif self.registrations.get(broker_id) != registration:
-                self._rows.end(broker_id, moment, None, known=False)
+                self._rows.end(broker_id, moment, None, to_known=False)
                 self._put(broker_id, registration, moment, None)
             self.registrations[broker_id] = registration
             self.racks[broker_id] = registration.rack
@@ -103,7 +115,7 @@ class BrokerSessions:
     def _put(self, broker_id: int, now: BrokerRegistration, moment: Moment, by: str | None) -> None:
         self.registrations[broker_id] = now
         self.racks[broker_id] = now.rack
-        self._rows.start(broker_id, _value(broker_id, now, by), moment, known=by is not None)
+        self._rows.start(broker_id, _value(broker_id, now, by), moment, from_known=by is not None)
 
     def heard(self, broker_id: int, record: object, moment: Moment, by: str) -> str | None:
         """A record of a broker whose registration is in no log. Returns the state
@@ -230,7 +242,7 @@ class BrokerIds:
         """Where each id ran last, and its process; also of unregistered brokers."""
         self._processes: dict[int, int] = {}
 
-    def registered(self, now: BrokerRegistration, moment: Moment, *, known: bool = True) -> None:
+    def registered(self, now: BrokerRegistration, moment: Moment, *, from_known: bool = True) -> None:
         """A registration, or a broker in a snapshot."""
         home, (last, process) = _home(now), self.last.recall(now.broker_id) or (None, b"")
         self.last[now.broker_id] = (home, now.incarnation_id)
@@ -239,7 +251,7 @@ class BrokerIds:
             return
         self._rows.end(now.broker_id, moment, self._processes.get(now.broker_id, 0))
         moved = None if last is None else _differences(last, home)
-        self._rows.start(now.broker_id, (now.broker_id, *home, moved), moment, known=known)
+        self._rows.start(now.broker_id, (now.broker_id, *home, moved), moment, from_known=from_known)
         self._processes[now.broker_id] = 1
 
     def gone(self, broker_id: int, moment: Moment) -> None:
@@ -249,7 +261,7 @@ class BrokerIds:
     def learn(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
         """Takes the brokers of a snapshot, which lack directories that failed since they registered."""
         for _, registration in sorted(brokers.items()):
-            self.registered(registration, moment, known=False)
+            self.registered(registration, moment, from_known=False)
 
     def lose(self, moment: Moment) -> None:
         """Ends all rows at `moment`: the records after it are missing."""
@@ -288,9 +300,13 @@ class BrokerIds:
         self._processes = dict(saved[2])
 
 
-def _home(at: BrokerRegistration) -> Home:
-    hosts = tuple(sorted({endpoint.host for endpoint in at.endpoints}))
-    return hosts, at.rack, tuple(sorted(uuid_to_text(directory) for directory in at.directories))
+def _home(registration: BrokerRegistration) -> Home:
+    hosts = tuple(sorted({endpoint.host for endpoint in registration.endpoints}))
+    return (
+        hosts,
+        registration.rack,
+        tuple(sorted(uuid_to_text(directory) for directory in registration.directories)),
+    )
 
 
 def _differences(last: Home, home: Home) -> str:
@@ -312,47 +328,47 @@ class Upgrades:
         self.before: Memory[tuple[str, str], int] = Memory()
         """The last level of each, also of nodes that are gone."""
 
-    def feature(self, name: str, level: int | None, moment: Moment, *, known: bool = True) -> None:
+    def feature(self, name: str, level: int | None, moment: Moment, *, from_known: bool = True) -> None:
         """A batch changed a feature. `level` None: it is no longer finalized."""
         if level is None:
             self._rows.end((FEATURE, name), moment)
         else:
-            self._level((FEATURE, name), level, name == METADATA_VERSION, moment, known=known)
+            self._level((FEATURE, name), level, name == METADATA_VERSION, moment, from_known=from_known)
 
-    def node(self, node_id: int, now: Node | None, moment: Moment, *, known: bool = True) -> None:
+    def node(self, node_id: int, now: Node | None, moment: Moment, *, from_known: bool = True) -> None:
         """A batch changed a broker or controller. `now` None: the broker is unregistered."""
         kind = CONTROLLER if isinstance(now, ControllerRegistration) else BROKER
-        self._node((kind, f"{kind}/{node_id}"), now, moment, known=known)
+        self._node((kind, f"{kind}/{node_id}"), now, moment, from_known=from_known)
 
     def controller(self, node_id: int, now: ControllerRegistration | None, moment: Moment) -> None:
         """The same for a controller, which may be gone."""
-        self._node((CONTROLLER, f"{CONTROLLER}/{node_id}"), now, moment, known=True)
+        self._node((CONTROLLER, f"{CONTROLLER}/{node_id}"), now, moment, from_known=True)
 
-    def _node(self, key: LevelKey, now: Node | None, moment: Moment, *, known: bool) -> None:
+    def _node(self, key: LevelKey, now: Node | None, moment: Moment, *, from_known: bool) -> None:
         supported = {at.name: at.max_supported_version for at in now.features} if now is not None else {}
         level = supported.get(METADATA_VERSION)
         if level is None:
             self._rows.end(key, moment)
         else:
-            self._level(key, level, True, moment, known=known)
+            self._level(key, level, True, moment, from_known=from_known)
 
     def _level(
-        self, key: tuple[str, str], level: int, is_release: bool, moment: Moment, *, known: bool
+        self, key: tuple[str, str], level: int, is_release: bool, moment: Moment, *, from_known: bool
     ) -> None:
         was = self._rows.open.get(key)
         if was is not None and was.value[2] == level:
             return
         self._rows.end(key, moment)
         name = METADATA_VERSION_NAMES.get(level) if is_release else None
-        self._rows.start(key, (*key, level, name, self.before.recall(key)), moment, known=known)
+        self._rows.start(key, (*key, level, name, self.before.recall(key)), moment, from_known=from_known)
         self.before[key] = level
 
     def learn(self, finalized: Mapping[str, int], nodes: Iterable[tuple[int, Node]], moment: Moment) -> None:
         """Takes the levels in a snapshot."""
         for name, level in finalized.items():
-            self.feature(name, level, moment, known=False)
+            self.feature(name, level, moment, from_known=False)
         for node_id, node in nodes:
-            self.node(node_id, node, moment, known=False)
+            self.node(node_id, node, moment, from_known=False)
 
     def lose(self, moment: Moment) -> None:
         """Ends all rows at `moment`: the records after it are missing."""

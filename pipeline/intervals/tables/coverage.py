@@ -143,6 +143,6 @@ class CoverageRows:
         self._off = None if saved[2] is None else (saved[2][0], saved[2][1])
 
 
-def _row(at: _Covered, to_offset: int, to_ms: int | None) -> Row:
-    place = (at.from_offset, at.from_ms, to_offset, to_ms)
-    return (at.state, *place, at.records, at.left_out, at.reason)
+def _row(covered: _Covered, to_offset: int, to_ms: int | None) -> Row:
+    place = (covered.from_offset, covered.from_ms, to_offset, to_ms)
+    return (covered.state, *place, covered.records, covered.left_out, covered.reason)

@@ -172,9 +172,25 @@ class Failovers:
             self._unexplained.append(failover)
 
 
-def _row(at: _Failover, *, to_known: bool = True) -> Row:
+def _row(failover: _Failover, *, to_known: bool = True) -> Row:
     return (
-        *(at.topic, uuid_to_text(at.topic_id), at.partition, at.old_leader, at.old_rack, at.new_leader),
-        *(at.cause, at.unclean, at.duration_ms, at.from_offset, at.from_ms, at.to_offset, at.to_ms, True),
-        *(to_known, at.actor),
+        *(
+            failover.topic,
+            uuid_to_text(failover.topic_id),
+            failover.partition,
+            failover.old_leader,
+            failover.old_rack,
+            failover.new_leader,
+        ),
+        *(
+            failover.cause,
+            failover.unclean,
+            failover.duration_ms,
+            failover.from_offset,
+            failover.from_ms,
+            failover.to_offset,
+            failover.to_ms,
+            True,
+        ),
+        *(to_known, failover.actor),
     )

@@ -88,13 +88,13 @@ class Incidents:
                 rest.append(loss)
         self._waiting = rest
 
-    def _end(self, key: tuple[int, int], moment: Moment, by: str | None, *, known: bool = True) -> None:
+    def _end(self, key: tuple[int, int], moment: Moment, by: str | None, *, to_known: bool = True) -> None:
         incident = self._open.pop(key)
         if key[1]:
             self._directories[key[0]].remove(key[1])
-        if incident.cause is None and incident.known:
+        if incident.cause is None and incident.from_known:
             incident.cause = self._cause(incident)
-        self._closed.append(self._row(key, incident, moment, by, known=known))
+        self._closed.append(self._row(key, incident, moment, by, to_known=to_known))
         for partition in [at for at, (owner, _) in self._without.items() if owner == key]:
             del self._without[partition]
 
@@ -113,7 +113,7 @@ class Incidents:
         if not self._feed.scene.batch.brokers:
             return
         for incident in self._open.values():
-            if incident.cause is None and incident.known:
+            if incident.cause is None and incident.from_known:
                 incident.cause = self._cause(incident)
 
     # -- partitions ------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Incidents:
                 )
                 self._feed.partition(step)
         lost = losses.of(low, high)
-        is_counted = np.zeros(len(lost.at), dtype=bool)
+        is_counted = np.zeros(len(lost.numbers), dtype=bool)
         for broker_id in np.unique(lost.who).tolist():
             incident = self._open.get((broker_id, 0))
             if incident is not None:
@@ -164,7 +164,7 @@ class Incidents:
                 is_counted |= mine
                 incident.partitions += int(mine.sum())
                 incident.leaders += int((mine & lost.led).sum())
-        losses_by_change = losses.objects(lost.at[~is_counted], lost.who[~is_counted])
+        losses_by_change = losses.objects(lost.numbers[~is_counted], lost.who[~is_counted])
         led = losses.led_at(low, high) if self._without else ()
         for number in sorted({*led, *losses_by_change}):
             key, moment = changes.key(number), changes.moment(number)
@@ -266,7 +266,7 @@ class Incidents:
     def lose(self, moment: Moment) -> None:
         """Ends all incidents at `moment`, with an unknown end: the records after it are missing."""
         for key in list(self._open):
-            self._end(key, moment, None, known=False)
+            self._end(key, moment, None, to_known=False)
         self._waiting.clear()
         self._off_ms = None
         self._leader = None
@@ -282,15 +282,39 @@ class Incidents:
         return [self._row(key, at, end, None) for key, at in self._open.items()]
 
     def _row(
-        self, key: tuple[int, int], at: OpenIncident, end: Moment, by: str | None, *, known: bool = True
+        self,
+        key: tuple[int, int],
+        incident: OpenIncident,
+        end: Moment,
+        by: str | None,
+        *,
+        to_known: bool = True,
     ) -> Row:
         now_ms = self._observed(end.now_ms)
         still = [now_ms - since for owner, since in self._without.values() if owner == key]
-        longest = max([*still, *([] if at.leaderless_ms is None else [at.leaderless_ms])], default=None)
+        longest = max(
+            [*still, *([] if incident.leaderless_ms is None else [incident.leaderless_ms])], default=None
+        )
         to = (None, None) if end.offset < 0 else (end.offset, end.time_ms)
         return (
-            *(at.what, f"broker/{at.broker_id}", at.cause, by, at.partitions, at.leaders, at.leaderless),
-            *(longest, at.from_offset, at.from_ms, *to, at.known, known, at.actor),
+            *(
+                incident.what,
+                f"broker/{incident.broker_id}",
+                incident.cause,
+                by,
+                incident.partitions,
+                incident.leaders,
+                incident.leaderless,
+            ),
+            *(
+                longest,
+                incident.from_offset,
+                incident.from_ms,
+                *to,
+                incident.from_known,
+                to_known,
+                incident.actor,
+            ),
         )
 
     def learn_election(self, leader: tuple[int, int]) -> None:
@@ -301,7 +325,8 @@ class Incidents:
         """What later rows depend on, except the starts and counts of open rows. The rules ask for the state
         of a broker within the last session timeout, and for leaderships that it lost just before."""
         opened = [
-            (key, at.what, at.directories, at.known and at.cause is None) for key, at in self._open.items()
+            (key, at.what, at.directories, at.from_known and at.cause is None)
+            for key, at in self._open.items()
         ]
         waiting = [loss for loss in self._waiting if now_ms - loss.now_ms <= SPLIT_MS]
         stories = [
@@ -325,7 +350,7 @@ class Incidents:
             if incident.from_offset >= below:
                 continue
             was, seen = left._open[key], counted[key]
-            incident.cause, incident.known = was.cause, was.known
+            incident.cause, incident.from_known = was.cause, was.from_known
             incident.from_offset, incident.from_ms = was.from_offset, was.from_ms
             incident.partitions += was.partitions - seen[0]
             incident.leaders += was.leaders - seen[1]
@@ -363,7 +388,7 @@ class OpenIncident(msgspec.Struct, array_like=True):
     cause: str | None
     from_offset: int
     from_ms: int | None
-    known: bool
+    from_known: bool
     directories: list[bytes] = []
     actor: str | None = None
     partitions: int = 0
@@ -387,7 +412,7 @@ class SomeLosses(NamedTuple):
     """Losses of consecutive changes; first those of leaders that were not in the ISR. `led`: the broker led.
     `may_be_counted`: the partition has a leader, so an incident of the broker only has to count it."""
 
-    at: Places
+    numbers: Places
     who: IntArray
     led: Any
     may_be_counted: Any
@@ -410,7 +435,7 @@ class ManyLosses:
 
     def of(self, low: int, high: int) -> SomeLosses:
         """The losses in changes from `low` to below `high`."""
-        start, end = np.searchsorted(self._of_isr.at, (low, high)).tolist()
+        start, end = np.searchsorted(self._of_isr.numbers, (low, high)).tolist()
         numbers, who, was_leader, may_be_counted = self._of_isr
         here = slice(start, end)
         some = SomeLosses(numbers[here], who[here], was_leader[here], may_be_counted[here])
@@ -427,16 +452,16 @@ class ManyLosses:
         found: list[int] = _between(self._led, low, high).tolist()
         return found
 
-    def objects(self, at: Places, who: IntArray) -> dict[int, list[tuple[Loss, bool]]]:
+    def objects(self, numbers: Places, who: IntArray) -> dict[int, list[tuple[Loss, bool]]]:
         """The losses of brokers, by change, and whether the broker could have continued to lead."""
         changes = self.changes
-        leader = changes.after[LEADER, at]
-        led = changes.led[at] & (changes.before[LEADER, at] == who)
-        stays_leader = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
-        columns = (column.tolist() for column in (at, who, led, led & (leader < 0), stays_leader))
+        leader = changes.after[LEADER, numbers]
+        led = changes.led[numbers] & (changes.before[LEADER, numbers] == who)
+        stays_leader = (changes.isr[:, numbers] == who).any(axis=0) & (leader >= 0)
+        columns = (column.tolist() for column in (numbers, who, led, led & (leader < 0), stays_leader))
         by_change: dict[int, list[tuple[Loss, bool]]] = {}
         for number, broker_id, was_leader, leaderless, stays, directory in zip(
-            *columns, changes.directories_of(at, who), strict=True
+            *columns, changes.directories_of(numbers, who), strict=True
         ):
             now_ms, key = changes.moment(number).now_ms, changes.key(number)
             loss = Loss(now_ms, broker_id, key, was_leader, leaderless, directory)
@@ -449,9 +474,9 @@ def is_by(loss: Loss, incident: OpenIncident) -> bool:
     return incident.what == BROKER_OUT or loss.directory in incident.directories
 
 
-def recent(place: tuple[int, int] | None, now_ms: int, within_ms: int) -> tuple[int, int] | None:
+def recent(moment: tuple[int, int] | None, now_ms: int, within_ms: int) -> tuple[int, int] | None:
     """The place, if a rule may still ask for it."""
-    return place if place is not None and now_ms - place[1] <= within_ms else None
+    return moment if moment is not None and now_ms - moment[1] <= within_ms else None
 
 
 _PLACES = (

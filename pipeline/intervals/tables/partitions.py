@@ -224,14 +224,14 @@ _TEXTS = [
 
 def _row(
     topic: str,
-    at: OpenState,
+    state: OpenState,
     removed: bool,
     to_offset: int | None,
     to_ms: int | None,
     *,
     to_known: bool = True,
 ) -> Row:
-    info = at.info
+    info = state.info
     return (
         topic,
         topic_text(info.topic_id),
@@ -245,14 +245,14 @@ def _row(
         info.adding,
         info.removing,
         info.leader_recovery_state == RECOVERING,
-        bool(at.flags & UNCLEAN),
-        at.changed,
+        bool(state.flags & UNCLEAN),
+        state.changed,
         removed,
-        at.offset,
-        at.time_ms,
+        state.offset,
+        state.time_ms,
         to_offset,
         to_ms,
-        bool(at.flags & KNOWN),
+        bool(state.flags & KNOWN),
         to_known,
-        at.actor,
+        state.actor,
     )

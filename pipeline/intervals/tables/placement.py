@@ -93,7 +93,7 @@ class BrokerShares:
             self.partition(None, info)
         self._last = moment
 
-    def _rows(self, at: Moment, brokers: Mapping[int, BrokerRegistration]) -> list[Row]:
+    def _rows(self, moment: Moment, brokers: Mapping[int, BrokerRegistration]) -> list[Row]:
         holding = {broker_id for broker_id, count in self._replicas.items() if count}
         listed = sorted({*brokers, *holding})
         leaders = sum(self._leaders[broker_id] for broker_id in listed) / max(len(listed), 1)
@@ -111,7 +111,7 @@ class BrokerShares:
             names = sorted(stored[broker_id])
             rows.append(
                 (
-                    *(at.offset, at.now_ms, broker_id),
+                    *(moment.offset, moment.now_ms, broker_id),
                     *((None, None) if now is None else (now.rack, state_of(now))),
                     *(self._leaders[broker_id], self._preferred[broker_id], self._replicas[broker_id]),
                     *(self._in_sync[broker_id], names, [stored[broker_id][name] for name in names]),

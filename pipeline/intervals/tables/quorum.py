@@ -25,7 +25,8 @@ class _Epoch(msgspec.Struct):
     epoch: int
     from_offset: int
     from_ms: int | None
-    known: bool
+    from_known: bool = msgspec.field(name="known")
+    """Stored as `known` by earlier runs."""
     skipped: int | None
     leader: int | None = None
     voters: list[int] = []
@@ -47,7 +48,7 @@ class QuorumEpochs:
     def learn(self, epoch: int, quorum: QuorumView, moment: Moment) -> None:
         """Takes a snapshot: the last record before `moment` is of `epoch`. Its control records, if it has
         any, give kraft.version and the voters."""
-        now = self._now or self._begin(epoch, moment, known=False)
+        now = self._now or self._begin(epoch, moment, from_known=False)
         if now.kraft_version is None:
             now.kraft_version = quorum.kraft_version
         if quorum.voter_set:
@@ -59,9 +60,9 @@ class QuorumEpochs:
             self._closed.append(_row(self._now, moment.offset, moment.time_ms, to_known=False))
             self._lost, self._now = self._now, None
 
-    def _begin(self, epoch: int, moment: Moment, *, known: bool) -> _Epoch:
+    def _begin(self, epoch: int, moment: Moment, *, from_known: bool) -> _Epoch:
         lost, skipped = self._lost, None if moment.offset and self._now is None else 0
-        now = _Epoch(epoch, moment.offset, moment.time_ms, known, skipped)
+        now = _Epoch(epoch, moment.offset, moment.time_ms, from_known, skipped)
         if lost is not None and lost.epoch == epoch:  # an epoch has one leader
             now.leader, now.voters, now.granting = lost.leader, lost.voters, lost.granting
         if self._now is not None:
@@ -75,11 +76,11 @@ class QuorumEpochs:
         """A batch of `epoch` with `records` records. `elects`: it has the epoch's LEADER_CHANGE."""
         now = self._now
         if now is None:
-            now = self._begin(epoch, moment, known=elects or not moment.offset)
+            now = self._begin(epoch, moment, from_known=elects or not moment.offset)
         elif epoch > now.epoch:
             self._closed.append(_row(now, moment.offset, moment.time_ms))
             skipped = epoch - now.epoch - 1
-            now = self._begin(epoch, moment, known=True)
+            now = self._begin(epoch, moment, from_known=True)
             now.skipped = skipped
         if epoch == now.epoch:
             now.records += records
@@ -136,7 +137,7 @@ class QuorumEpochs:
         now, was = self._now, left._now
         if now is not None and was is not None and now.from_offset < below:
             now.from_offset, now.from_ms = was.from_offset, was.from_ms
-            now.known, now.skipped = was.known, was.skipped
+            now.from_known, now.skipped = was.from_known, was.skipped
             now.records += was.records - counted
 
     def save(self) -> Any:
@@ -146,11 +147,11 @@ class QuorumEpochs:
         self._now = None if saved is None else msgspec.convert(saved, _Epoch)
 
 
-def _row(at: _Epoch, to_offset: int | None, to_ms: int | None, *, to_known: bool = True) -> Row:
+def _row(epoch: _Epoch, to_offset: int | None, to_ms: int | None, *, to_known: bool = True) -> Row:
     return (
-        *(at.epoch, at.leader, at.voters, at.granting, at.last_voters, at.kraft_version),
-        *(at.records, at.skipped),
-        *(at.from_offset, at.from_ms, to_offset, to_ms, at.known, to_known),
+        *(epoch.epoch, epoch.leader, epoch.voters, epoch.granting, epoch.last_voters, epoch.kraft_version),
+        *(epoch.records, epoch.skipped),
+        *(epoch.from_offset, epoch.from_ms, to_offset, to_ms, epoch.from_known, to_known),
     )
 
 
@@ -183,7 +184,7 @@ class VoterPeriods:
             changed.append(f"kraft.version {before.kraft_version} -> {now.kraft_version}")
         text = "; ".join(filter(None, changed)) or None
         self._start(
-            (text, epoch, now.leader_id if now.epoch == epoch else None), moment.at(offset), known=True
+            (text, epoch, now.leader_id if now.epoch == epoch else None), moment.at(offset), from_known=True
         )
 
     def learn(self, quorum: QuorumView, moment: Moment) -> None:
@@ -195,14 +196,14 @@ class VoterPeriods:
                 self._rows.refine(_SET, (*was.value[:2], 0, *was.value[3:]))
         elif not _is_same(self._view, quorum):
             self._view = quorum
-            self._start((None, None, None), moment, known=False)
+            self._start((None, None, None), moment, from_known=False)
 
-    def _start(self, cause: Row, moment: Moment, *, known: bool) -> None:
+    def _start(self, cause: Row, moment: Moment, *, from_known: bool) -> None:
         view = self._view
         version = view.kraft_version if self._knows_version else None
         texts = tuple(voter_set_texts(view.voter_set)) if version else None
         self._rows.end(_SET, moment)
-        self._rows.start(_SET, (view.voters, texts, version, *cause), moment, known=known)
+        self._rows.start(_SET, (view.voters, texts, version, *cause), moment, from_known=from_known)
 
     def lose(self, moment: Moment) -> None:
         """Ends the row at `moment`: the records after it are missing."""
@@ -221,7 +222,7 @@ class VoterPeriods:
             self._view = replace(self._view, leader_id=view.leader_id, epoch=view.epoch)
         elif view.voter_set:
             self._view = view
-            self._start((None, None, None), moment, known=False)
+            self._start((None, None, None), moment, from_known=False)
 
     def context(self) -> Any:
         """What later rows depend on, except the period's start."""

@@ -34,9 +34,9 @@ class Topics:
     def name(self, topic_id: bytes) -> str:
         return self.names.get(topic_id) or uuid_to_text(topic_id)
 
-    def created(self, topic_id: bytes, name: str, moment: Moment, *, known: bool = True) -> None:
+    def created(self, topic_id: bytes, name: str, moment: Moment, *, from_known: bool = True) -> None:
         self.names[topic_id] = name
-        self._rows.start(topic_id, (name, uuid_to_text(topic_id)), moment, known=known)
+        self._rows.start(topic_id, (name, uuid_to_text(topic_id)), moment, from_known=from_known)
 
     def removed(self, topic_id: bytes, partitions: int, moment: Moment) -> None:
         self._rows.end(topic_id, moment, partitions)
@@ -45,11 +45,11 @@ class Topics:
     def learn(self, names: Mapping[bytes, str], moment: Moment, partitions: Callable[[bytes], int]) -> None:
         """Takes a snapshot's topics: starts those that no record gave, and ends those that are gone."""
         for topic_id in self._rows.open.keys() - names.keys():
-            self._rows.end(topic_id, moment, partitions(topic_id), known=False)
+            self._rows.end(topic_id, moment, partitions(topic_id), to_known=False)
             del self.names[topic_id]
         for topic_id, name in names.items():
             if topic_id not in self._rows.open:
-                self.created(topic_id, name, moment, known=False)
+                self.created(topic_id, name, moment, from_known=False)
 
     def lose(self, moment: Moment, partitions: Callable[[bytes], int]) -> None:
         self._rows.lose(moment, lambda topic_id: (partitions(topic_id),))
@@ -100,7 +100,7 @@ class Configs:
         names: Mapping[str, Moment],
         now: Mapping[str, str],
         *,
-        known: bool = True,
+        from_known: bool = True,
     ) -> bool:
         """A batch changed the keys `names` of a resource. Returns whether a min ISR may have changed."""
         for name, moment in names.items():
@@ -110,13 +110,13 @@ class Configs:
             is_secret = value is not None and is_secret_setting(name)
             value = REDACTED if is_secret else value
             # A redacted secret does not show whether it changed; a record about it does.
-            if was is not None and was.value[3] == value and not (is_secret and known):
+            if was is not None and was.value[3] == value and not (is_secret and from_known):
                 continue
             self._rows.end(key, moment)
             if value is not None:
                 kind = RESOURCE_KINDS.get(resource.resource_type, str(resource.resource_type))
                 row = (kind, resource.name or "<default>", name, value)
-                self._rows.start(key, row, moment, known=known)
+                self._rows.start(key, row, moment, from_known=from_known)
         if MIN_ISR not in names:
             return False
         self._note_min_isr(resource.resource_type, resource.name, now.get(MIN_ISR))
@@ -127,9 +127,9 @@ class Configs:
         said = dict(values)
         for kind, resource, name in list(self._rows.open):
             if name not in said.get(ConfigResource(kind, resource), {}):
-                self._rows.end((kind, resource, name), moment, known=False)
+                self._rows.end((kind, resource, name), moment, to_known=False)
         for resource_key, found in said.items():
-            self.changed(resource_key, dict.fromkeys(found, moment), found, known=False)
+            self.changed(resource_key, dict.fromkeys(found, moment), found, from_known=False)
 
     def lose(self, moment: Moment) -> None:
         self._rows.lose(moment)

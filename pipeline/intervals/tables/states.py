@@ -54,12 +54,12 @@ class Numbers(Generic[K]):
 
     def __init__(self) -> None:
         self.values: list[K] = []
-        self._known: dict[K, int] = {}
+        self._numbers: dict[K, int] = {}
 
     def of(self, value: K) -> int:
-        number = self._known.get(value)
+        number = self._numbers.get(value)
         if number is None:
-            number = self._known[value] = len(self.values)
+            number = self._numbers[value] = len(self.values)
             self.values.append(value)
         return number
 
@@ -165,11 +165,11 @@ class StateRows(Sequence[Row]):
         return sum(part.size if isinstance(part, StateColumns) else len(part) for part in self.parts)
 
     @overload
-    def __getitem__(self, at: int) -> Row: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Row]: ...
-    def __getitem__(self, at: int | slice) -> Row | list[Row]:
-        return list(self)[at]
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        return list(self)[index]
 
     def split(self, below: int) -> tuple[list[Row], StateRows]:
         """Rows of states that began below an offset, and the others."""

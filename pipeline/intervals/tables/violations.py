@@ -55,17 +55,17 @@ class Violations:
 
     def learn(self, image: MetadataImage, moment: Moment) -> None:
         for violation in check_image(image, limit=MAX_OPEN):
-            self._start(violation, moment, known=False)
+            self._start(violation, moment, from_known=False)
 
     def lose(self, moment: Moment) -> None:
         """Ends all rows at `moment`: the records after it are missing."""
         self._rows.lose(moment)
         self.broken = {}
 
-    def _start(self, violation: Violation, moment: Moment, *, known: bool = True) -> None:
+    def _start(self, violation: Violation, moment: Moment, *, from_known: bool = True) -> None:
         key = (violation.rule, violation.where)
         if key not in self._rows.open and len(self._rows.open) < MAX_OPEN:
-            self._rows.start(key, _value(violation), moment, known=known)
+            self._rows.start(key, _value(violation), moment, from_known=from_known)
             self.broken.setdefault(violation.where, set()).add(violation.rule)
 
     def judge(self, question: Question, image: MetadataImage, moment: Moment) -> None:
@@ -128,7 +128,7 @@ def _at_once(moment: Moment) -> Row:
 
 
 def _value(violation: Violation) -> Row:
-    return (violation.rule, violation.severity, violation.where, violation.found)
+    return (violation.rule, violation.severity, violation.where, violation.text)
 
 
 MAX_LISTS = 65_536
@@ -196,7 +196,7 @@ class ActiveBrokers:
     """The registered and the active brokers, and so the partitions without warnings."""
 
     def __init__(self) -> None:
-        self.known: frozenset[int] = frozenset()
+        self.registered: frozenset[int] = frozenset()
         self.active: frozenset[int] = frozenset()
         self._lists: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}
 
@@ -204,8 +204,8 @@ class ActiveBrokers:
         """Updates them after a batch about brokers."""
         known = frozenset(registrations)
         active = frozenset(at for at, registration in registrations.items() if registration.is_active)
-        if (known, active) != (self.known, self.active):
-            self.known, self.active = known, active
+        if (known, active) != (self.registered, self.active):
+            self.registered, self.active = known, active
             self._lists.clear()
 
     def carry(self, partition: PartitionInfo) -> bool:
@@ -219,7 +219,7 @@ class ActiveBrokers:
             if len(self._lists) >= MAX_LISTS:
                 self._lists.clear()
             isr_is_active = len(partition.isr) < 2 or self.active.issuperset(partition.isr)
-            fine = self._lists[key] = isr_is_active and self.known.issuperset(partition.replicas)
+            fine = self._lists[key] = isr_is_active and self.registered.issuperset(partition.replicas)
         return fine
 
 

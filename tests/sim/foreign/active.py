@@ -7,7 +7,7 @@ in a transaction (KIP-868). Then it writes topics, settings and no-ops (KIP-835)
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
@@ -25,7 +25,7 @@ from metaquorum.metadata.records.types import (
     TopicRecord,
     ZkMigrationStateRecord,
 )
-from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.metadata.snapshot import QuorumRecord, snapshot_batches
 from metaquorum.storage.types import LogPosition
 from tests.raft.kafka_voter import LEADER, KafkaVoter
 from tests.sim.foreign.applied import Applied
@@ -39,8 +39,15 @@ PAUSE_MS = (10, 400)
 class KafkaController:
     """`turn` after each step of the voter."""
 
-    def __init__(self, voter: KafkaVoter, rng: random.Random, snapshot_every_bytes: int) -> None:
-        self._voter, self._rng = voter, rng
+    def __init__(
+        self,
+        voter: KafkaVoter,
+        rng: random.Random,
+        snapshot_every_bytes: int,
+        quorum: Callable[[LogPosition], Sequence[QuorumRecord]] = lambda position: (),
+    ) -> None:
+        """`quorum`: what a snapshot says of the voters."""
+        self._voter, self._rng, self._quorum = voter, rng, quorum
         self._snapshot_every_bytes = snapshot_every_bytes
         self._applied: Applied | None = None
         self._next_ms = 0
@@ -140,7 +147,7 @@ class KafkaController:
             return
         epoch = next(epoch for _, end, epoch, _ in disk.batches if end == state.end_offset)
         position = LogPosition(epoch, state.end_offset)
-        data = b"".join(snapshot_batches(state.image, position=position))
+        data = b"".join(snapshot_batches(state.image, position=position, quorum=self._quorum(position)))
         self._voter.write_snapshot(position, data)
         self._voter.clean(2 * SEGMENT_BYTES + len(data))
         self._marks.append("Kafka's controller wrote a snapshot")

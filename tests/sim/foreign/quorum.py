@@ -69,7 +69,8 @@ class MixedController(ControllerProcess):
                 super().execute_own(effect)
 
     def _execute(self, effect: Any) -> None:
-        if isinstance(effect, raft.AppendLog):
+        if isinstance(effect, raft.AppendLog) and self.core.state.unpersisted_token is None:
+            # Before its vote is durable, a lone voter sends nobody what it writes, and may write it again.
             for batch in iter_batches(effect.batches.data):
                 self.world.same_everywhere(
                     self.node_id, batch.header.leader_epoch, batch.header.base_offset, batch.data
@@ -87,8 +88,7 @@ class MixedWorld(World):
     ) -> None:
         super().__init__(seed, on_line, profile)
         self.rng = random.Random(f"voters of Kafka of {seed}")
-        chosen = self.rng.sample(self.controller_ids, self.rng.randint(1, len(self.controller_ids) - 1))
-        self.kafkas = {node_id: DirectoryOfKafka() for node_id in sorted(chosen)}
+        self.kafkas = {node_id: DirectoryOfKafka() for node_id in sorted(self.choose_kafkas())}
         self.own_controller_ids = tuple(each for each in self.controller_ids if each not in self.kafkas)
         # Voters of Kafka 3.7 have no directory ids.
         self.voters = tuple(replace(voter, directory_id=None) for voter in self.voters)
@@ -96,9 +96,13 @@ class MixedWorld(World):
         self._late = set(self.own_controller_ids) if self.rng.random() < LATE_CHANCE else set()
         self._connection = 0
         self._leaders: dict[int, int] = {}
-        self._votes: dict[tuple[int, int], int] = {}
+        self._votes: dict[tuple[int, bytes, int], int] = {}
         self._batches: dict[tuple[int, int], bytes] = {}
         self._ended_epochs: set[int] = set()
+
+    def choose_kafkas(self) -> list[int]:
+        """The ids of the controllers that are Kafka's."""
+        return self.rng.sample(self.controller_ids, self.rng.randint(1, len(self.controller_ids) - 1))
 
     def next_connection(self) -> int:
         self._connection += 1
@@ -119,6 +123,9 @@ class MixedWorld(World):
             return MixedController(self, host, node_id, self.voters, self.calls, self.directory, self.marks)
         return super().make_process(host, node_id)
 
+    def make_kafka(self, host: Host, node_id: int) -> KafkaVoterProcess:
+        return KafkaVoterProcess(host, node_id, self)
+
     def boot(self, node_id: int) -> None:
         host = self.directory[node_id]
         if node_id in self._late:
@@ -127,7 +134,7 @@ class MixedWorld(World):
         elif node_id not in self.kafkas:
             super().boot(node_id)
         elif host.process is None or not host.process.alive:
-            process: Any = KafkaVoterProcess(host, node_id, self)
+            process: Any = self.make_kafka(host, node_id)
             host.process = process
             disk = process.directory.now
             self.engine.trace(host.name, f"boots as Kafka's, log {disk.start}..{disk.end}")
@@ -167,11 +174,12 @@ class MixedWorld(World):
         now, durable = process.directory.now, process.directory.durable
         hard = durable.hard
         if hard is not None and hard.voted_id is not None:
-            if self._votes.setdefault((node_id, hard.epoch), hard.voted_id) != hard.voted_id:
+            key = node_id, process.directory_id, hard.epoch
+            if self._votes.setdefault(key, hard.voted_id) != hard.voted_id:
                 raise SafetyError(f"Kafka's voter {node_id} voted twice in epoch {hard.epoch}")
         if process.is_flushing:
             return
-        self.checks.saw_synced(node_id, b"", min(now.end, durable.end))
+        self.checks.saw_synced(node_id, process.directory_id, min(now.end, durable.end))
         for base, end, epoch, data in now.batches:
             if end > process.checked_to:
                 self.same_everywhere(node_id, epoch, base, data)
@@ -182,7 +190,7 @@ class MixedWorld(World):
         if process.leads:
             self._one_leader(voter.epoch, node_id)
             if voter.high_watermark > 0:
-                self.checks.require_held(node_id, (self.voter_set,), voter.high_watermark)
+                self.checks.require_held(node_id, process.sets_that_count(), voter.high_watermark)
         image = process.controller.image
         known = self.checks.image_at(image.provenance.offset)
         if known is not None and known is not image and not images_equal(known, image):

@@ -19,8 +19,14 @@ from metaquorum.clients.kafka.raft_messages import CannotSay
 from metaquorum.controller.answers import not_controller
 from metaquorum.metadata.requests.common import RequestArrived
 from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived, ShutdownRequested, Stop
+from metaquorum.raft.voters import VoterSet
 from tests.raft.kafka_voter import LEADER, REQUEST_TIMEOUT_MS, KafkaStops, KafkaVoter
-from tests.raft.mixed_world import NO_PRE_VOTE, answered_in_kafkas_words, asked_in_kafkas_words
+from tests.raft.mixed_world import (
+    NO_PRE_VOTE,
+    VERSIONS,
+    answered_in_kafkas_words,
+    asked_in_kafkas_words,
+)
 from tests.raft.world import MemoryDisk
 from tests.sim.errors import SafetyError
 from tests.sim.foreign.active import KafkaController
@@ -112,14 +118,8 @@ class KafkaVoterProcess:
         self.directory.flush()
         self.rng = random.Random(host.rng.getrandbits(64))
         host.boot += 1
-        self.voter = KafkaVoter(
-            node_id,
-            world.controller_ids,
-            self.directory.now,
-            random.Random(host.rng.getrandbits(64)),
-            host.monotonic_ms(),
-        )
-        self.controller = KafkaController(self.voter, self.rng, host.profile.snapshot_every_bytes)
+        self.voter = self.make_voter(random.Random(host.rng.getrandbits(64)))
+        self.controller = self.make_controller()
         self.alive, self.touched, self.paused = True, True, False
         self.stopped: Stop | None = None
         self.checked_to = self.committed_to = 0
@@ -127,6 +127,34 @@ class KafkaVoterProcess:
         self._is_planned = self.is_flushing = False
         self._asked: dict[int, Any] = {}
         self._lines: dict[int, Line] = {}
+
+    # ---- which release it is of ------------------------------------------------------------------
+
+    versions = VERSIONS
+    directory_id = b""
+
+    def sets_that_count(self) -> tuple[VoterSet, ...]:
+        """By one of them, what it calls committed is on a majority of disks."""
+        return (self.world.voter_set,)
+
+    def make_voter(self, rng: random.Random) -> KafkaVoter:
+        now = self.host.monotonic_ms()
+        return KafkaVoter(self.node_id, self.world.controller_ids, self.directory.now, rng, now)
+
+    def make_controller(self) -> KafkaController:
+        return KafkaController(self.voter, self.rng, self.host.profile.snapshot_every_bytes)
+
+    def reach(self, to: int) -> Host:
+        """The host that a request goes to."""
+        return self.world.directory[to]
+
+    def answer_in_words(self, response: Any, asked: Any) -> Any:
+        return answered_in_kafkas_words(response, asked, by_kafka=True)
+
+    def take_client(self, key: int, request: Any) -> None:
+        """It serves none of the clients here."""
+        refusal = not_controller(self.node_id, self.voter.leader_id)
+        self.world.calls.answered_client(key, refusal, outright=True)
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -229,9 +257,8 @@ class KafkaVoterProcess:
         match event:
             case RaftRequestArrived(key=key, request=request):
                 self._asked_of_it(key, request, now)
-            case RequestArrived(key=key):
-                refusal = not_controller(self.node_id, self.voter.leader_id)
-                self.world.calls.answered_client(key, refusal, outright=True)
+            case RequestArrived(key=key, request=request):
+                self.take_client(key, request)
             case ShutdownRequested():
                 self.trace("SIGTERM")
                 self.voter.now = now
@@ -245,7 +272,7 @@ class KafkaVoterProcess:
 
     def _asked_of_it(self, key: int, request: Any, now: int) -> None:
         try:
-            asked = asked_in_kafkas_words(request, self.node_id, CLUSTER_ID)
+            asked = asked_in_kafkas_words(request, self.node_id, CLUSTER_ID, self.versions)
         except CannotSay:
             self.world.calls.answered_raft(key, NO_PRE_VOTE)
             return
@@ -259,12 +286,11 @@ class KafkaVoterProcess:
         for _, key, response in answers:
             asked = self._asked.pop(key, None)
             if asked is not None:
-                answer = answered_in_kafkas_words(response, asked, by_kafka=True)
-                self.world.calls.answered_raft(key, answer)
+                self.world.calls.answered_raft(key, self.answer_in_words(response, asked))
         for to, number, request in sends:
             if to not in self._lines:
                 self._lines[to] = Line(self.world.next_connection())
-            self._lines[to].waiting.append((number, structs.replace(request, cluster_id=CLUSTER_ID)))
+            self._lines[to].waiting.append((number, request))
             self._send_next(to)
         if self._inbox:
             self._plan()
@@ -278,10 +304,8 @@ class KafkaVoterProcess:
             return
         number, request = line.waiting.popleft()
         line.is_busy = True
-        connection = line.number
 
-        def finish(response: Any, _outright: bool) -> None:
-            answer = answered_in_kafkas_words(response, request)
+        def finish(answer: Any) -> None:
             self.deliver(lambda: lambda now: self.voter.on_response(to, number, answer, now))
             ended()
 
@@ -295,12 +319,24 @@ class KafkaVoterProcess:
             if self.alive:
                 self._send_next(to)
 
+        self.send_on(line.number, to, request, finish, fail)
+
+    def send_on(
+        self,
+        connection: int,
+        to: int,
+        asked: Any,
+        finish: Callable[[Any], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        """Sends one request on a connection."""
+        request = structs.replace(asked, cluster_id=CLUSTER_ID)
         self.world.calls.foreign(
             self.host.name,
-            self.world.directory[to],
-            asked_in_kafkas_words(request, to, CLUSTER_ID),
+            self.reach(to),
+            asked_in_kafkas_words(request, to, CLUSTER_ID, self.versions),
             REQUEST_TIMEOUT_MS,
-            finish,
+            lambda answer, _: finish(answered_in_kafkas_words(answer, request, versions=self.versions)),
             fail,
             once=True,
             read=lambda process, key, asked: self.world.read_by(process, key, asked, connection),

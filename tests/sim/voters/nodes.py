@@ -48,12 +48,16 @@ class Addresses:
         return (Endpoint(LISTENER, self.names[node_id], PORT),)
 
     def reach(self, effect: raft.SendRequest) -> Host:
-        """The host that a request goes to: after a node was renamed, no host listens at its old name."""
-        if effect.to in self.bootstrap:
-            return self._hosts[self.bootstrap[effect.to]]
-        found = self._hosts.get(effect.to, self._nowhere)
-        named = {endpoint.host for endpoint in effect.endpoints}
-        return found if not named or self.names[effect.to] in named else self._nowhere
+        """The host that a request goes to."""
+        return self.at(effect.to, effect.endpoints)
+
+    def at(self, node_id: int, endpoints: tuple[Endpoint, ...]) -> Host:
+        """The host of a node at these endpoints: after it was renamed, no host listens at its old name."""
+        if node_id in self.bootstrap:
+            return self._hosts[self.bootstrap[node_id]]
+        found = self._hosts.get(node_id, self._nowhere)
+        named = {endpoint.host for endpoint in endpoints}
+        return found if not named or self.names[node_id] in named else self._nowhere
 
 
 class VoterController(ControllerProcess):

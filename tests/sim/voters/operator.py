@@ -7,7 +7,7 @@ send one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.common import (
@@ -17,7 +17,6 @@ from metaquorum.metadata.requests.common import (
     UpgradeKRaftVersionRequest,
 )
 from metaquorum.raft.voters import VoterSet
-from tests.sim.processes import ControllerProcess
 from tests.sim.voters.nodes import as_record, as_voter
 
 if TYPE_CHECKING:
@@ -29,6 +28,16 @@ CHANGE_TIMEOUT_MS = 1_000
 CALL_TIMEOUT_MS = 1_500
 ARRIVES_WITHIN_MS = 600
 """A request that was sent this long ago has arrived, or never will."""
+
+
+class SeenLeader(NamedTuple):
+    """What an operator sees of the node that leads. `epoch_at`: the epoch of a record in its log."""
+
+    node_id: int
+    epoch: int
+    voters: VoterSet
+    kraft_version: int
+    epoch_at: Callable[[int], int | None]
 
 
 class VoterOperator:
@@ -57,7 +66,7 @@ class VoterOperator:
         leader, request = self._world.leader(), None
         if self._world.wants_quiet:
             leader = None
-        if leader is not None and leader.core.kraft_version == 0:
+        if leader is not None and leader.kraft_version == 0:
             request = self._upgrade(leader) if self._world.plan.upgrade else None
         elif leader is not None:
             request = self._change(leader)
@@ -90,40 +99,39 @@ class VoterOperator:
 
     # ---- which change ----------------------------------------------------------------------------
 
-    def _change(self, leader: ControllerProcess) -> VoterChangeRequest | None:
+    def _change(self, leader: SeenLeader) -> VoterChangeRequest | None:
         rng, plan = self._engine.rng, self._world.plan
         repair = self.repair(leader)
         if repair is not None and rng.random() < 0.7:
             return repair
         if not plan.remove or rng.random() < 0.5:
             return self._add(leader)
-        voters = [one for one in leader.core.voters if plan.remove_leader or one != leader.node_id]
+        voters = [one for one in leader.voters if plan.remove_leader or one != leader.node_id]
+        voters = [one for one in voters if self._world.may_remove(leader.voters, one)]
         return self._remove(leader, rng.choice(voters)) if voters else None
 
-    def repair(self, leader: ControllerProcess) -> VoterChangeRequest | None:
+    def repair(self, leader: SeenLeader) -> VoterChangeRequest | None:
         """The next step that replaces a lost directory: first it is removed, then the new one is added. None:
         every voter works."""
-        dead = [one for one in leader.core.voters.nodes if not self._world.is_well(one)]
+        dead = [one for one in leader.voters.nodes if self._world.is_lost(one)]
         for voter in dead:
             request = self._remove(leader, voter.node_id)
             if request is not None:
                 return request
-        return self._add(leader) if dead or self._world.replaced(leader.core.voters) else None
+        return self._add(leader) if dead or self._world.replaced(leader.voters) else None
 
-    def _add(self, leader: ControllerProcess) -> VoterChangeRequest | None:
+    def _add(self, leader: SeenLeader) -> VoterChangeRequest | None:
         world = self._world
-        others = [
-            process.node_id for process in world.controllers() if process.node_id not in leader.core.voters
-        ]
-        replaced = [one for one in others if one in world.replaced(leader.core.voters)]
+        others = [each for each in world.running() if each not in leader.voters]
+        replaced = [one for one in others if one in world.replaced(leader.voters)]
         if not others:
             return None
         chosen = self._engine.rng.choice(replaced or others)
         voter = as_record(as_voter(chosen, world.directory_ids[chosen], world.addresses))
         return AddRaftVoterRequest(voter=voter, timeout_ms=CHANGE_TIMEOUT_MS)
 
-    def _remove(self, leader: ControllerProcess, node_id: int) -> VoterChangeRequest | None:
-        voters = leader.core.voters
+    def _remove(self, leader: SeenLeader, node_id: int) -> VoterChangeRequest | None:
+        voters = leader.voters
         left = voters.without(node_id)
         well = [one for one in left.nodes if self._world.is_well(one)]
         if 2 * len(well) <= len(left):
@@ -133,10 +141,10 @@ class VoterOperator:
             voter_id=node_id, voter_directory_id=directory_id, timeout_ms=CHANGE_TIMEOUT_MS
         )
 
-    def _upgrade(self, leader: ControllerProcess) -> VoterChangeRequest:
+    def _upgrade(self, leader: SeenLeader) -> VoterChangeRequest:
         voters = VoterSet(
             as_voter(one.node_id, one.directory_id or b"", self._world.addresses)
-            for one in leader.core.voters.nodes
+            for one in leader.voters.nodes
         )
         records = tuple(as_record(one) for one in voters.nodes)
         return UpgradeKRaftVersionRequest(kraft_version=1, voters=records, timeout_ms=CHANGE_TIMEOUT_MS)

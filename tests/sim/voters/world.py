@@ -29,7 +29,7 @@ from tests.sim.voters.nodes import (
     as_voter,
     write_first_checkpoint,
 )
-from tests.sim.voters.operator import VoterOperator
+from tests.sim.voters.operator import SeenLeader, VoterOperator
 from tests.sim.voters.plan import VoterPlan, draw_faults, draw_plan
 from tests.sim.world import FORGETFUL, LIVENESS_MS, STEP_MS, World
 
@@ -105,9 +105,30 @@ class VoterWorld(World):
     def _voters_of(self, ids: Iterable[int]) -> VoterSet:
         return VoterSet(as_voter(one, self.directory_ids[one], self.addresses) for one in ids)
 
-    def leader(self) -> ControllerProcess | None:
-        leads = [process for process in self.controllers() if process.core.is_leader]
-        return max(leads, key=lambda process: process.core.epoch, default=None)
+    def leader(self) -> SeenLeader | None:
+        return max(self.leaders(), key=lambda leader: leader.epoch, default=None)
+
+    def leaders(self) -> list[SeenLeader]:
+        """All nodes that take themselves for leaders."""
+        return [
+            SeenLeader(
+                process.node_id,
+                process.core.epoch,
+                process.core.voters,
+                process.core.kraft_version,
+                process.core.epochs.epoch_at,
+            )
+            for process in self.controllers()
+            if process.core.is_leader
+        ]
+
+    def running(self) -> list[int]:
+        """The ids of the controllers that run."""
+        return [process.node_id for process in self.controllers()]
+
+    def may_remove(self, voters: VoterSet, node_id: int) -> bool:
+        """Whether an operator who needs no other change may remove this voter."""
+        return node_id in voters
 
     def is_well(self, voter: VoterNode) -> bool:
         """Its directory exists and has again what it forgot, and its host is where its entry says."""
@@ -115,6 +136,10 @@ class VoterWorld(World):
         is_found = voter.endpoints in ((), self.addresses.endpoints(node_id))
         own = voter.directory_id == self.directory_ids[node_id] and voter.directory_id not in self.lost
         return is_found and own and not self._lags_behind_itself(node_id)
+
+    def is_lost(self, voter: VoterNode) -> bool:
+        """An operator has to replace it."""
+        return not self.is_well(voter)
 
     def _lags_behind_itself(self, node_id: int) -> bool:
         rolled = self.rolled_back.get(node_id)
@@ -313,8 +338,8 @@ class VoterWorld(World):
                 self.marks.add("directory of a voter replaced")
                 self._replaced -= {one.node_id for one in came}
             leader = self.leader()
-            written = None if leader is None else leader.core.epochs.epoch_at(offset)
-            if leader is not None and written is not None and written < leader.core.epoch:
+            written = None if leader is None else leader.epoch_at(offset)
+            if leader is not None and written is not None and written < leader.epoch:
                 self.marks.add(f"voter {kind} while the leader changes")
         self._committed_sets = len(committed)
 
@@ -377,7 +402,7 @@ class VoterWorld(World):
         deadline_us = self.engine.now_us + LIVENESS_MS * 1_000
         while True:
             leader = self.leader()
-            if leader is not None and leader.core.kraft_version >= 1 and self._is_well():
+            if leader is not None and leader.kraft_version >= 1 and self._is_well():
                 request = self.operator.repair(leader)
                 if request is None:
                     return

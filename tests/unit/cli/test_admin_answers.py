@@ -33,7 +33,7 @@ def topic(name: str, *replicas: tuple[int, ...]) -> DescribedTopic:
 
 def producer(number: int, open_from: int | None = None, **more: int) -> PartitionProducer:
     fields = {"epoch": 2, "coordinator_epoch": 5, "last_sequence": 8, "last_timestamp_ms": 1_000} | more
-    return PartitionProducer(place=("t", 1), producer_id=number, open_from=open_from, **fields)
+    return PartitionProducer(partition=("t", 1), producer_id=number, open_from=open_from, **fields)
 
 
 def test_transactions_are_listed(run: Run) -> None:

@@ -224,8 +224,8 @@ def resetting(run: Run, words: str, *plan: Planned, **more: Any) -> Ran:
     return run(groups, f"groups reset g {words}", **(answers | more))
 
 
-TO_9 = Planned(place=("t", 0), committed=3, new=9)
-LOST = Planned(place=("t", 1), committed=None, new=None, note="no leader")
+TO_9 = Planned(partition=("t", 0), committed=3, new=9)
+LOST = Planned(partition=("t", 1), committed=None, new=None, note="no leader")
 ADVICE = "metaquorum: nothing was changed: add --execute to commit these offsets"
 
 

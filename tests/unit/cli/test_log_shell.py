@@ -46,7 +46,7 @@ CHECKPOINTS = sorted(path for path in ROOT.rglob("*.checkpoint"))[:3]
 
 def session(batches: list[Batch] | None = None, at: Point = END) -> ShellSession:
     node = make_node(memory_disk(), STORY if batches is None else batches)
-    return ShellSession(node.log, COMMANDS, [].append, at=at)
+    return ShellSession(node.log, COMMANDS, [].append, point=at)
 
 
 def lines(made: ShellSession, command: str) -> list[str]:

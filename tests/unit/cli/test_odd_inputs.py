@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
 from metaquorum.storage.batches.format import MAX_OFFSET
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.metadata.made_logs import STORY, encoded
 from tests.unit.pipeline.stores.endpoint import BUCKET, s3_endpoint, upload
 
@@ -163,3 +166,46 @@ def test_a_password_that_nobody_can_type_is_one_line() -> None:
     assert result.stderr.splitlines()[-1].startswith(
         "metaquorum: standard input ended before there was a password; --password-stdin reads it"
     )
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["segments", "directory"])
+@pytest.mark.parametrize("words", TOOLS[:-1], ids=" ".join)  # an archive takes what is there
+def test_a_log_that_is_deleted_meanwhile_gives_its_whole_answer_or_a_line(
+    words: list[str], is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is deleted before each of the tool's calls of the disk, once the first one has seen it."""
+    calls = limit = 0
+    home = tmp_path / "n"
+
+    def counted(name: str) -> Callable[..., Any]:
+        real = getattr(PosixDisk, name)
+
+        def call(self: PosixDisk, path: str) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == limit:
+                for segment in home.rglob("*.log"):
+                    segment.unlink()
+                if is_whole:
+                    shutil.rmtree(home, ignore_errors=True)
+            return real(self, path)
+
+        return call
+
+    for name in ("open_read", "list_directory"):
+        monkeypatch.setattr(PosixDisk, name, counted(name))
+
+    def answer() -> Result:
+        nonlocal calls
+        calls = 0
+        shutil.rmtree(home, ignore_errors=True)
+        node = make_node_directory(home)
+        return ask(words[0], str(node), *words[1:])
+
+    whole = answer()
+    count = calls
+    for limit in range(2, count + 1):
+        result = answer()
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        if (result.exit_code, result.stdout) != (whole.exit_code, whole.stdout):
+            assert result.exit_code == 1 and result.stderr.startswith("metaquorum: "), (limit, result.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,20 @@ def test_nobody_listens(elsewhere: CliRunner, command: list[str]) -> None:
         address = f"127.0.0.1:{port}"
         result = elsewhere.invoke(main, [*command, "-b", address, "--timeout", "0.1"])
     assert_one_line(result, f"no node at {address} answered within 100 ms")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["quorum", "describe"], ["quorum", "add-voter", "4"], ["features", "describe"], ["brokers", "list"]],
+)
+def test_controllers_that_say_nothing_had_the_whole_time(elsewhere: CliRunner, command: list[str]) -> None:
+    """Half of it passes before it is clear that they speak neither protocol."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        result = elsewhere.invoke(
+            main, [*command, "--bootstrap-controllers", f"127.0.0.1:{port}", "--timeout", "0.8"]
+        )
+    assert_one_line(result, f"no node at 127.0.0.1:{port} answered within 800 ms (last: ")
 
 
 def test_each_silent_controller_is_a_line_of_the_answer(elsewhere: CliRunner) -> None:

@@ -187,6 +187,20 @@ def test_records_that_are_not_committed_are_not_kept() -> None:
     run.check()
 
 
+def test_what_is_committed_is_kept_although_more_follows_that_is_not() -> None:
+    quorum = grown(MetadataLeader(Random(1)))
+    run = Run(quorum, follows=True)
+    run.until_complete()
+    quorum.append(3)
+    committed = quorum.end.offset
+    quorum.append(2)
+    run.until(lambda step: isinstance(step, AskNode) and step.request.fetch_offset == committed + 2)
+    quorum.high_watermark = committed
+    run.until(lambda step: isinstance(step, CopyProgress))
+    assert run.observer.log.end_offset == committed
+    run.check()
+
+
 def test_records_that_another_leader_lost_are_dropped() -> None:
     quorum = grown(MetadataLeader(Random(2)))
     run = Run(quorum, follows=True)

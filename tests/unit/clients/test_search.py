@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.clients.search import RETRY, Address, Attempts, NodeChoice
+from metaquorum.clients.search import RETRY, Address, Attempts, ClientError, NodeChoice
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 ELSEWHERE = ("hint", 9)
@@ -55,6 +55,25 @@ def test_the_list_may_change_between_calls() -> None:
     listed[:] = [B, C]
     among.pass_over(A)
     assert among.current == B
+
+
+def test_a_list_without_an_address_is_an_error_until_it_has_one() -> None:
+    listed: list[Address] = []
+    among = NodeChoice(lambda: listed)
+    with pytest.raises(ClientError, match="no address of a controller is known yet"):
+        _ = among.current
+    listed.append(B)
+    assert among.current == B
+
+
+def test_an_address_that_fails_after_the_list_became_empty_is_not_asked_again() -> None:
+    listed: list[Address] = [A, B]
+    among = NodeChoice(lambda: listed)
+    among.prefer(A)
+    listed.clear()
+    among.pass_over(A)
+    with pytest.raises(ClientError, match="no address of a controller is known yet"):
+        _ = among.current
 
 
 def test_an_attempt_takes_its_share_and_the_last_one_what_is_left() -> None:

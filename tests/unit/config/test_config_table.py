@@ -13,12 +13,14 @@ from metaquorum.config.keys import GROUPS, KEYS
 from metaquorum.config.load import load_config
 from metaquorum.config.node import NodeConfig
 from metaquorum.errors import ConfigError
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, SHARED_KEYS, check_broker_value
 from metaquorum.metadata.settings.keys import (
     ConfigValueError,
     Kind,
     UpdateMode,
     defaults_of,
+    rows_of,
     value_text,
 )
 
@@ -129,3 +131,10 @@ def test_a_secret_is_in_no_refusal() -> None:
     key = replace(SHARED_KEYS["ssl.key.password"], choices=("a",), kind=Kind.PASSWORD)
     assert key.sensitive
     assert "hidden" not in str(key._refusal("hidden", "write another"))
+
+
+def test_a_row_without_its_field_says_which_class_needs_it() -> None:
+    with pytest.raises(
+        TypeError, match=r"no\.such\.key: .*\.controller\.ControllerConfig needs a field no_such_key"
+    ):
+        rows_of(ControllerConfig)("no.such.key", "what it does")

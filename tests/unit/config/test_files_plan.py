@@ -14,7 +14,7 @@ from metaquorum.errors import ConfigError
 from metaquorum.metadata.settings.keys import BROKER, CONTROLLER
 from metaquorum.network import files_plan
 from metaquorum.network.files_plan import FilePlan, log_plan, plan_files, port_limits
-from metaquorum.network.limits import ConnectionPlace
+from metaquorum.network.limits import ConnectionSlot
 from metaquorum.storage.disk.descriptors import DESCRIPTORS
 from tests.unit.server.nodes import new_site
 
@@ -108,7 +108,7 @@ def test_the_ports_of_nodes_have_the_limits_of_the_file(tmp_path: Path, role: st
         count = 0
         for number in range(20):
             place = limits.admit("GRPC", address.format(number))
-            if isinstance(place, ConnectionPlace):
+            if isinstance(place, ConnectionSlot):
                 place.known()
                 count += 1
         return count

@@ -96,7 +96,7 @@ def test_a_log_that_another_process_cannot_read_is_said_by_this_one(tmp_path: Pa
     make_node(PosixDisk(), STORY, home=str(tmp_path))
     log = open_log(PosixDisk(), str(tmp_path))
     shutil.rmtree(tmp_path)
-    with pytest.raises(InspectError, match="does not exist"):
+    with pytest.raises(InspectError, match="was deleted while the log was read"):
         list(pieces_apart(log, lambda: False))
 
 

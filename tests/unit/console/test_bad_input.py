@@ -106,9 +106,10 @@ def test_a_log_that_is_deleted_is_said_and_shown_again_when_it_is_back(tmp_path:
     shutil.rmtree(log)
     asked.strip.follow(None)
     assert asked.strip.trouble
-    assert "does not exist" in asked.refusal("overview")
+    assert "was deleted" in asked.refusal("overview")
     gone = asked.view("log")
-    assert "does not exist" in gone["trouble"] and gone["endOffset"] == before["endOffset"]
+    assert "was deleted while the log was read" in gone["trouble"]
+    assert gone["endOffset"] == before["endOffset"]
     make_node(PosixDisk(), STORY, home=str(log))
     segment.write_bytes(kept)
     asked.strip.follow(None)

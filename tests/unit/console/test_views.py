@@ -14,6 +14,8 @@ from click.testing import CliRunner
 
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
 from metaquorum.cli.main import main
+from metaquorum.console.app import application
+from metaquorum.console.views import Views
 from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.features import parse_metadata_version
 from metaquorum.metadata.inspect.log.log import MetadataLog
@@ -25,7 +27,7 @@ from metaquorum.metadata.settings.acls import Operation, ResourceType
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.uuids import uuid_to_text
 from tests.conftest import shared_data_path
-from tests.unit.console.asked import Asked
+from tests.unit.console.asked import PORT, TOKEN, Asked, AskedPage
 from tests.unit.metadata.made_logs import STORY, make_node
 
 MOMENTS = 50
@@ -329,3 +331,19 @@ def test_each_answer_has_the_command_that_prints_the_same(asked: Asked) -> None:
     assert answer["command"] == f"metaquorum log state {path} broker/1 --at {asked.log.end_offset}"
     done = CliRunner().invoke(main, [*answer["command"].split()[1:], "--json"])
     assert json.loads(done.stdout) == answer["entities"][0]["fields"]
+
+
+def test_the_voters_of_a_cluster_are_asked_once_for_several_pages() -> None:
+    asked, rows = Asked(KAFKA_DATA), [{"controller": 3000, "answers": True}]
+    assert "--bootstrap" in asked.view("voters")["hint"] and not asked.view("voters")["rows"]
+    calls: list[int] = []
+
+    def voters() -> list[dict[str, Any]]:
+        calls.append(1)
+        return rows
+
+    live = AskedPage(
+        application(Views(asked.strip, ("--bootstrap", "a:1"), None, voters), token=TOKEN, port=PORT)
+    )
+    assert [live.view("voters") for _ in range(3)] == [{"hint": "", "rows": rows}] * 3
+    assert len(calls) == 1

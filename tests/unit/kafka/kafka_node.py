@@ -17,7 +17,7 @@ from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
 from metaquorum.listeners.login import SaslRules
 from metaquorum.listeners.login_rules import ListenerRules
 from metaquorum.listeners.services import Features, Offered, Services
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.wire import codec
 from metaquorum.wire.messages import MetadataResponse
 from metaquorum.wire.table import API_BY_NAME, APIS
@@ -38,6 +38,7 @@ class FakeNode:
         self.open: set[ClientConnection] = set()
         self.port = 0
         self.broker_id = 0
+        self.features = Features(supported={}, finalized={}, epoch=1)
         self._limits = ConnectionLimits(max_connections=100, max_per_ip=100)
         rules = None
         if sasl is not None:
@@ -54,7 +55,7 @@ class FakeNode:
                 )
                 for name in self.handlers
             },
-            lambda: Features(supported={}, finalized={}, epoch=1),
+            lambda: self.features,
         )
 
     async def _answer(self, request: codec.Request, client: Any) -> Any:
@@ -75,7 +76,7 @@ class FakeNode:
 
     def connection(self) -> ClientConnection:
         place = self._limits.admit(self.config.listener, "127.0.0.1")
-        assert isinstance(place, ConnectionPlace)
+        assert isinstance(place, ConnectionSlot)
         return ClientConnection(self.config, self._services, place, self.open.add, self.open.discard)
 
 

@@ -20,7 +20,7 @@ from metaquorum.listeners.response_memory import Unsent
 from metaquorum.listeners.sasl import PlainExchange
 from metaquorum.listeners.services import Features, Offered, Services
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.proto.forwarding_pb2_grpc import add_ForwardingServicer_to_server
 from metaquorum.raft.events import RaftRequestArrived
@@ -86,7 +86,7 @@ class Voter:
 
     def _connection(self) -> ClientConnection:
         place = self._limits.admit("KAFKA", HOST)
-        assert isinstance(place, ConnectionPlace)
+        assert isinstance(place, ConnectionSlot)
         return ClientConnection(self._config, self._services, place, self.open.add, self.open.discard)
 
     def becomes_older(self) -> None:

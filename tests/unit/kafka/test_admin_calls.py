@@ -24,6 +24,7 @@ from metaquorum.clients.admin import (
     replicas,
     topics,
     transactions,
+    voters,
 )
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -36,7 +37,8 @@ from metaquorum.metadata.image import (
     Acl,
     ConfigResource,
 )
-from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.metadata.records.control import Voter, VoterEndpoint
+from metaquorum.metadata.requests.common import AddRaftVoterRequest, NewTopic, RemoveRaftVoterRequest
 from metaquorum.metadata.requests.partitions import TopicGrowth, WantedReplicas
 from metaquorum.metadata.requests.settings import (
     ConfigChange,
@@ -56,6 +58,10 @@ from metaquorum.wire.messages import DescribeConfigsResponse, DescribeUserScramC
 from metaquorum.wire.schema import Field, StructSchema
 from metaquorum.wire.table import API_BY_NAME, response_type
 
+ADDITION = AddRaftVoterRequest(
+    voter=Voter(4, b"d" * 16, (VoterEndpoint("CONTROLLER", "h", 9093),)), cluster_id="id", timeout_ms=900
+)
+REMOVAL = RemoveRaftVoterRequest(voter_id=3, voter_directory_id=b"e" * 16, cluster_id="id")
 RECORDED = Path(__file__).with_name("admin_calls.txt")
 OLD = {
     "DescribeCluster": 0,
@@ -170,11 +176,11 @@ class Cluster:
             return None
         return min(API_BY_NAME[api].max_version, OLD.get(api, 99) if self._old else 99)
 
-    async def ask(self, body: Any, *, at: Any = None, lowest: int = 0, highest: int = 2**15 - 1) -> Any:
+    async def ask(self, body: Any, *, target: Any = None, lowest: int = 0, highest: int = 2**15 - 1) -> Any:
         api = type(body).__name__.removesuffix("Request")
         newest = await self.version(api)
         version = -1 if newest is None else min(newest, highest)
-        place = "" if at is None else f" at {shown(at)}"
+        place = "" if target is None else f" at {shown(target)}"
         span = "".join([f" from {lowest}" if lowest else "", f" to {highest}" if highest < 99 else ""])
         self.lines.append(f"asks{place}{span} {shown(body)}")
         if version < max(lowest, API_BY_NAME[api].min_version):
@@ -291,6 +297,9 @@ CALLS: dict[str, Call] = {
     "list brokers": cluster.list_brokers,
     "unregister a broker": lambda c: cluster.unregister_broker(c, 7),
     "describe the quorum": cluster.describe_quorum,
+    "describe voters": voters.describe_voters,
+    "add a voter": lambda c: voters.add_voter(c, ADDITION),
+    "remove a voter": lambda c: voters.remove_voter(c, REMOVAL),
     "describe features": cluster.describe_features,
     "update features": lambda c: cluster.update_features(c, UPDATES),
     "validate features": lambda c: cluster.update_features(c, UPDATES[:1], validate_only=True),

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from metaquorum.clients.admin.cluster import describe_quorum
 from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient, common_refusal
 from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.clients.search import ClientError
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.sasl import PlainExchange
+from metaquorum.listeners.services import EndConnection, Features
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import KRAFT_VERSION, METADATA_VERSION
 from metaquorum.metadata.requests.common import CONTROLLERS
 from metaquorum.wire.messages import (
     DeleteTopicsResponse,
@@ -109,7 +114,7 @@ async def test_a_coordinator_is_found_and_found_again(find: tuple[int, int], key
     body = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     async with running(*nodes) as servers:
         async with KafkaClient(servers, timeout_ms=60_000) as client:
-            assert (await client.ask(body, at=Coordinator(key_type, "g"))).error_code == 0
+            assert (await client.ask(body, target=Coordinator(key_type, "g"))).error_code == 0
     assert nodes[1].asked.count("Heartbeat") == 1
 
 
@@ -119,15 +124,15 @@ async def test_a_coordinator_that_is_refused_is_an_error() -> None:
     async with running(node) as servers:
         async with KafkaClient(servers, timeout_ms=60_000) as client:
             with pytest.raises(ApiError, match="GROUP_AUTHORIZATION_FAILED: not you"):
-                await client.ask(HeartbeatRequest(group_id="g"), at=Coordinator(0, "g"))
+                await client.ask(HeartbeatRequest(group_id="g"), target=Coordinator(0, "g"))
 
 
 async def test_the_broker_that_is_named_is_asked() -> None:
     nodes = [FakeNode({"ListGroups": lambda _: ListGroupsResponse()}) for _ in range(3)]
     async with running(*nodes) as servers:
         async with KafkaClient(servers.split(",")[0], timeout_ms=60_000) as client:
-            await client.ask(ListGroupsRequest(), at=2)
-            await client.ask(ListGroupsRequest(), at=1)
+            await client.ask(ListGroupsRequest(), target=2)
+            await client.ask(ListGroupsRequest(), target=1)
     assert [each.asked for each in nodes] == [["Metadata"], ["ListGroups"], ["ListGroups"]]
 
 
@@ -151,7 +156,7 @@ async def test_a_controller_that_is_named_is_found_at_controllers() -> None:
     async with running(*nodes) as servers:
         async with KafkaClient(servers.split(",")[0], timeout_ms=60_000) as client:
             assert (await client.ask(UNREGISTER)).error_code == 0
-            await client.ask(ListGroupsRequest(), at=0)
+            await client.ask(ListGroupsRequest(), target=0)
     assert [each.asked for each in nodes] == [
         ["UnregisterBroker", "DescribeCluster", "ListGroups"],
         ["UnregisterBroker"],
@@ -189,6 +194,34 @@ async def test_the_leader_describes_the_quorum_where_another_controller_is_asked
         ["DescribeQuorum", "DescribeCluster", "DescribeQuorum"],
         ["DescribeQuorum"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("newest", "finalized", "directory_id", "level"),
+    [
+        (21, {}, b"d" * 16, 1),  # a controller of 3.9 at 1: its features leave kraft.version out
+        (21, {}, bytes(16), 0),  # at 0
+        (21, {KRAFT_VERSION: 1}, b"d" * 16, 1),  # a broker of 3.9
+        (29, {}, b"d" * 16, 0),  # ours at 0: its static voters have directories, too
+        (29, {KRAFT_VERSION: 1}, b"d" * 16, 1),
+        (19, {}, bytes(16), 0),  # 3.7
+    ],
+)
+async def test_the_level_of_kraft_version_is_known_at_every_release(
+    newest: int, finalized: dict[str, int], directory_id: bytes, level: int
+) -> None:
+    part = DescribeQuorumResponse.PartitionData
+    voter = DescribeQuorumResponse.ReplicaState(replica_id=1, replica_directory_id=directory_id)
+    topic = DescribeQuorumResponse.TopicData(partitions=(part(leader_id=1, current_voters=(voter,)),))
+    node = FakeNode(
+        {
+            "DescribeQuorum": lambda _: DescribeQuorumResponse(topics=(topic,)),
+            "DescribeCluster": lambda _: DescribeClusterResponse(cluster_id="c"),
+        }
+    )
+    node.features = Features(supported={METADATA_VERSION: (1, newest)}, finalized=finalized, epoch=1)
+    async with running(node) as at, KafkaClient(at, timeout_ms=60_000, asks_brokers=False) as client:
+        assert (await describe_quorum(client)).kraft_version == level
 
 
 async def test_a_node_that_says_wait_is_asked_again_and_no_other() -> None:
@@ -240,6 +273,50 @@ async def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_what_was_me
     async with KafkaClient("127.0.0.1:1", timeout_ms=100) as client:
         with pytest.raises(ClientError, match="it closed the connection"):
             await client.ask(UNREGISTER)
+
+
+PLAIN = SaslRules(mechanisms=("PLAIN",), new_exchange=lambda _: PlainExchange({}), max_reauth_ms={})
+MAY_NEED_A_LOGIN = (
+    r": it closed the connection at the first request: it may require a login \(--command-config"
+)
+
+
+async def test_a_login_that_was_not_given_is_asked_for() -> None:
+    wanting = FakeNode({"UnregisterBroker": refusing(ErrorCode.NONE)}, sasl=PLAIN)
+    async with running(wanting) as at, KafkaClient(at, timeout_ms=10_000) as client:
+        with pytest.raises(ClientError, match=f"{at}{MAY_NEED_A_LOGIN}"):
+            await client.ask(UNREGISTER)
+
+
+async def test_a_node_without_logins_is_found_beside_one_that_wants_one() -> None:
+    wanting = FakeNode({"UnregisterBroker": refusing(ErrorCode.NONE)}, sasl=PLAIN)
+    free = FakeNode({"UnregisterBroker": refusing(ErrorCode.NONE)})
+    async with running(wanting, free) as at, KafkaClient(at, timeout_ms=60_000) as client:
+        assert await client.ask(UNREGISTER) == UnregisterBrokerResponse()
+
+
+class Closing(FakeNode):
+    """Ends connections at a request, as many times as `left` says."""
+
+    left = 0
+
+    async def _answer(self, request: Any, client: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise EndConnection("it stops")
+        return await super()._answer(request, client)
+
+
+@pytest.mark.parametrize(("before", "closed"), [(0, 1), (1, 3)])
+async def test_a_node_that_stops_is_not_taken_for_one_that_wants_a_login(before: int, closed: int) -> None:
+    """It closes one connection at its first request, or one that has answered already and one more."""
+    node = Closing({"UnregisterBroker": refusing(ErrorCode.NONE)})
+    async with running(node) as at, KafkaClient(at, timeout_ms=60_000) as client:
+        for _ in range(before):
+            await client.ask(UNREGISTER)
+        for _ in range(closed):
+            node.left = 1 + before
+            assert await client.ask(UNREGISTER) == UnregisterBrokerResponse()
 
 
 async def test_nobody_there_is_one_line_in_time() -> None:

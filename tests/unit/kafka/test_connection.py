@@ -17,7 +17,7 @@ from metaquorum.listeners import connection as connections
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
 from metaquorum.listeners.services import Client, EndConnection, Features, Later, Offered, Services
 from metaquorum.network.deferred import Deferred
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.wire import codec
 from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.messages import (
@@ -73,7 +73,7 @@ class Server:
 async def serving(server: Server, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     def make() -> ClientConnection:
         place = server.limits.admit("KAFKA", "127.0.0.1")
-        assert isinstance(place, ConnectionPlace)
+        assert isinstance(place, ConnectionSlot)
         return ClientConnection(server.config, server.services, place, server.begun, server.open.discard)
 
     listening = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0, ssl=tls)

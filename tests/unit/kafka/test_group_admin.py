@@ -195,7 +195,7 @@ async def test_where_offsets_go(goal: Goal, offsets: list[int | None]) -> None:
     async with running(Broker(leaders, LOGS), Broker(leaders, LOGS)) as servers:
         async with KafkaClient(servers, timeout_ms=60_000) as client:
             plan = await plan_reset(client, goal, [A, B, C], COMMITTED)
-    assert [each.place for each in plan] == [A, B, C]
+    assert [each.partition for each in plan] == [A, B, C]
     assert [each.new for each in plan] == offsets
     assert [each.committed for each in plan] == [40, None, 6]
 
@@ -250,7 +250,10 @@ async def test_what_no_coordinator_will_end_hangs() -> None:
     )
     async with running(*nodes) as servers, KafkaClient(servers) as client:
         found = await find_hanging(client, [A, B], broker=None, silent_since_ms=50)
-        assert [(each.place, each.producer_id, each.open_from) for each in found] == [(A, 1, 20), (A, 2, 21)]
+        assert [(each.partition, each.producer_id, each.open_from) for each in found] == [
+            (A, 1, 20),
+            (A, 2, 21),
+        ]
         assert await find_hanging(client, [A, B], broker=None, silent_since_ms=10) == []
         asked = nodes[1].asked.count("DescribeProducers")
         assert [

@@ -26,7 +26,7 @@ from metaquorum.listeners.services import Features, Services
 from metaquorum.metadata.authorizer import Caller
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.acls import Operation, ResourceType
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.network.tls import NodeTls
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.wire import codec
@@ -98,7 +98,7 @@ async def test_a_client_of_ipv4_has_an_address_of_ipv4_at_a_listener_for_both(
     bound, admit = for_both_families(), ConnectionLimits.admit
     admitted: list[str] = []
 
-    def noted(limits: ConnectionLimits, listener: str, address: str) -> ConnectionPlace | str:
+    def noted(limits: ConnectionLimits, listener: str, address: str) -> ConnectionSlot | str:
         admitted.append(address)
         return admit(limits, listener, address)
 

@@ -111,6 +111,13 @@ def test_what_a_voter_says_is_told(
     assert other.text.startswith(text)
 
 
+def test_a_voter_is_silent_since_the_leader_last_heard_from_it() -> None:
+    ends = [VoterEnd(1, 10), VoterEnd(2, 9, 1_700_000_000_000), VoterEnd(3, 10, 1_700_000_000_001)]
+    answers = {2: NothingHeard(text="refused"), 3: said(RaftError.NOT_LEADER_OR_FOLLOWER, 7, 1)}
+    reports = voter_reports(log(), ends, ADDRESSES, answers)
+    assert [each.silent_since_ms for each in reports] == [None, 1_700_000_000_000, None]
+
+
 @pytest.mark.parametrize(("end", "behind"), [(9, 1), (10, 0), (11, 0), (-1, None)])
 def test_how_far_a_voter_is_behind_the_leader(end: int, behind: int | None) -> None:
     _, other = voter_reports(log(), [VoterEnd(1, 10), VoterEnd(2, end)], ADDRESSES, {})

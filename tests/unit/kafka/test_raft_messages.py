@@ -221,13 +221,14 @@ def test_every_version_carries_a_response(response: Any, data: st.DataObject) ->
 
 @given(response=RESPONSES, host=WORD, port=PORT)
 def test_a_leader_is_named_with_its_address_from_kip_853_on(response: Any, host: str, port: int) -> None:
-    if isinstance(response, raft.VoterChangeResponse):
-        return
-    api = type(response).__name__.removesuffix("Response")
+    is_change = isinstance(response, raft.VoterChangeResponse)
+    api = "UpdateRaftVoter" if is_change else type(response).__name__.removesuffix("Response")
     leader = Endpoint("KAFKA", host, port)
     found = answered(response, api, HIGHEST[api], response, leader)
     named = () if response.leader_id is None else (Endpoint("", host, port),)
     assert found == replace(response, leader_endpoints=named)
+    if is_change:  # it has one version, and Kafka 3.9 follows nobody whose address it lacks
+        return
     older = 16 if api == "Fetch" else 0
     assert answered(response, api, older, response, leader) == response
 

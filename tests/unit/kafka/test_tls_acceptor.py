@@ -18,7 +18,7 @@ from metaquorum.listeners.listener import TlsHandshakes
 from metaquorum.network import handshakes
 from metaquorum.network.acceptor import Acceptor
 from metaquorum.network.handshakes import LastWords
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.network.tls import ABORTED, handshake_problem, new_server_context
 from tests.unit.server.certificates import certificate_files, foreign_client
@@ -40,7 +40,7 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Echo(asyncio.Protocol):
-    def __init__(self, place: ConnectionPlace) -> None:
+    def __init__(self, place: ConnectionSlot) -> None:
         self._place = place
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -96,13 +96,13 @@ def test_spans_of_partitions_are_those_of_a_list(events: list[tuple[bool, int, i
             spans.begin(paths, place)
             open_at = dict.fromkeys(paths, place) | open_at
             continue
-        before = len(spans.found)
+        before = len(spans.closed)
         spans.end(paths, place, SINCE)
         ended = {path: open_at.pop(path) for path in paths if path in open_at}
         counted = ended if place[0] > SINCE[0] else {}
         lengths = {path: max(0, place[1] - max(at[1], SINCE[1])) for path, at in counted.items()}
         total_ms, touched = total_ms + sum(lengths.values()), touched | counted.keys()
-        told = {(one.begun, one.partitions, one.span_ms) for one in spans.found[before:]}
+        told = {(one.begun, one.partitions, one.span_ms) for one in spans.closed[before:]}
         together = {at: [path for path in counted if counted[path] == at] for at in counted.values()}
         assert told == {(at, len(listed), lengths[listed[0]]) for at, listed in together.items()}
     assert ({path: at for path, (at, _) in spans.open.items()}, spans.total_ms) == (open_at, total_ms)

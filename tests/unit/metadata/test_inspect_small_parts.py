@@ -49,14 +49,14 @@ def test_what_began_and_ended_together_is_one_stretch() -> None:
     found.begin(("topic/a/0", "topic/a/1"), (11, 1_100))
     found.begin(("topic/a/1", "topic/b/0"), (12, 1_200))
     found.end(("topic/a/0", "topic/a/1", "topic/b/0", "topic/none/0"), (20, 1_500), START)
-    assert found.found == [
+    assert found.closed == [
         span((11, 1_100), (20, 1_500), "topic/a/0", 2, 400),
         span((12, 1_200), (20, 1_500), "topic/b/0", 1, 300),
     ]
     assert (found.total_ms, found.open) == (1_100, {})
     assert found.touched == {"topic/a/0", "topic/a/1", "topic/b/0"}
     found.end(("topic/a/0",), (21, 9_000), START)
-    assert len(found.found) == 2
+    assert len(found.closed) == 2
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_only_what_is_in_the_range_counts(
     broker.close(ended, START)
     assert found.open == {} and broker.open is None
     if ms is None:
-        assert (found.found, found.total_ms, found.touched) == ([], 0, set())
+        assert (found.closed, found.total_ms, found.touched) == ([], 0, set())
         assert (broker.total_ms, broker.longest_ms, broker.longest) == (0, -1, begun)
     else:
-        assert found.found == [span(begun, None, "p", 1, ms)]
+        assert found.closed == [span(begun, None, "p", 1, ms)]
         assert (broker.total_ms, broker.longest_ms, broker.longest) == (ms, ms, begun)
         assert broker.longest_rule == "rule"
 
@@ -94,7 +94,7 @@ def test_a_topic_that_goes_ends_what_is_below_it() -> None:
     found.begin(("topic/a/0", "topic/ab/0", "topic/a"), (11, 1_100))
     found.end_below("topic/a", (20, 2_000), START)
     assert list(found.open) == ["topic/ab/0", "topic/a"]
-    assert [one.first for one in found.found] == ["topic/a/0"]
+    assert [one.first for one in found.closed] == ["topic/a/0"]
 
 
 def test_the_longest_come_first_and_not_all_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_the_longest_come_first_and_not_all_are_kept(monkeypatch: pytest.MonkeyP
     assert [one.first for one in found.worst(1)] == ["2/0"]
     found.begin(("x",), (20, 1_000))
     found.end(("x",), (30, 1_009), START)
-    assert [one.first for one in found.found] == ["2/0", "1/0"]
+    assert [one.first for one in found.closed] == ["2/0", "1/0"]
     assert found.total_ms == 5 + 9 + 18 + 7 + 9
 
 

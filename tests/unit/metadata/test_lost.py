@@ -25,7 +25,7 @@ def node(
     return Holding(
         path=f"controller-{node_id}",
         node_id=node_id,
-        known=known,
+        committed=known,
         start_offset=start,
         end_offset=end,
         epochs=EpochTable(epochs),
@@ -192,13 +192,13 @@ def test_what_a_directory_says_of_itself() -> None:
         3001,
         b"made" + (3001).to_bytes(12, "big"),
     )
-    assert (plain.known, plain.start_offset, plain.end_offset, plain.epochs) == (NOTHING, 0, 12, table)
+    assert (plain.committed, plain.start_offset, plain.end_offset, plain.epochs) == (NOTHING, 0, 12, table)
     assert (plain.voters, holding(log, 13, table).end_offset) == ((), 13)
     write(disk, f"{log.directory}/{KNOWN_FILE}", encode_known(LogPosition(2, 7)))
     sets = VoterSets(log)
     sets._sets.update({5: (of(1, 1),), 8: (of(2, 2),)})
     told = holding(log, 9, table, sets)
-    assert (told.known, told.voters) == (LogPosition(2, 7), (of(1, 1),))
+    assert (told.committed, told.voters) == (LogPosition(2, 7), (of(1, 1),))
     write(disk, f"{log.directory}/{KNOWN_FILE}", b"garbage\n")
     assert known_committed(log) == NOTHING
     segment = open_log(disk, f"{log.directory}/{0:020}.log")

@@ -219,4 +219,4 @@ def test_s0_17_an_index_that_lies_is_a_violation() -> None:
     counts[9] = 1
     wrong = [each for each in check_image(image) if each.rule == "replica-counts"]
     assert [(each.where, each.severity) for each in wrong] == [("broker/2", "error"), ("broker/9", "error")]
-    assert "it holds 1 replicas, 2 are counted" in wrong[0].found
+    assert "it holds 1 replicas, 2 are counted" in wrong[0].text

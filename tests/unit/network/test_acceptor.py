@@ -12,7 +12,7 @@ import pytest
 
 from metaquorum.network import acceptor as module
 from metaquorum.network.acceptor import Acceptor
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace, CreationRate
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot, CreationRate
 from metaquorum.network.refused_callers import RefusedCallers
 from tests.unit.kafka.test_connection import until
 
@@ -43,7 +43,7 @@ async def accepting(
 ) -> AsyncIterator[tuple[Scarce, list[socket.socket]]]:
     let_in: list[socket.socket] = []
 
-    async def take(client: socket.socket, peer: str, place: ConnectionPlace) -> None:
+    async def take(client: socket.socket, peer: str, place: ConnectionSlot) -> None:
         let_in.append(client)
         try:
             await asyncio.get_running_loop().create_future()

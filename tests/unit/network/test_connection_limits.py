@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from metaquorum.network.limits import BROKERS_MORE, ConnectionLimits, ConnectionPlace, CreationRate
+from metaquorum.network.limits import BROKERS_MORE, ConnectionLimits, ConnectionSlot, CreationRate
 
 
-def entered(limits: ConnectionLimits, listener: str = "IN", address: str = "a") -> ConnectionPlace:
+def entered(limits: ConnectionLimits, listener: str = "IN", address: str = "a") -> ConnectionSlot:
     place = limits.admit(listener, address)
-    assert isinstance(place, ConnectionPlace), place
+    assert isinstance(place, ConnectionSlot), place
     return place
 
 
@@ -82,13 +82,13 @@ def test_whatever_comes_and_goes_the_bounds_hold() -> None:
         rng = random.Random(seed)
         most, new_most, per_ip = rng.randint(1, 12), rng.randint(1, 6), rng.randint(1, 8)
         limits = ConnectionLimits(files_max=most, new_max=new_most, max_per_ip=per_ip)
-        here: dict[ConnectionPlace, bool] = {}
+        here: dict[ConnectionSlot, bool] = {}
         for _ in range(150):
             step = rng.random()
             if step < 0.6:
                 address = rng.choice("abc")
                 place = limits.admit("IN", address)
-                if isinstance(place, ConnectionPlace):
+                if isinstance(place, ConnectionSlot):
                     here[place] = False
                     place.end = lambda _, place=place, here=here: here.pop(place) and None
                 else:

@@ -358,7 +358,9 @@ def test_a_log_that_changes_during_its_survey_is_surveyed_again(
     def fail_twice(task: Task, result: TaskResult) -> TaskResult:
         if isinstance(task, SurveyTask) and result.cluster == "made" and failures[0]:
             failures[0] -= 1
-            return TaskResult(cluster="made", problem="a segment is gone", path=f"{task.place.path}/gone.log")
+            return TaskResult(
+                cluster="made", problem="a segment is gone", path=f"{task.location.path}/gone.log"
+            )
         return result
 
     interfere(monkeypatch, fail_twice)

@@ -85,7 +85,7 @@ def test_a_history_extends_another_only_at_its_end(known: Looks, now: Looks, ext
 
 def log(name: str, node_id: int | None = None, *, is_retained: bool = False) -> Any:
     place = SimpleNamespace(path=f"/{name}", node_id=node_id, is_retained=is_retained)
-    return SimpleNamespace(key=name, place=place)
+    return SimpleNamespace(key=name, location=place)
 
 
 def why(name: str, low: int, high: int, *conflicts: tuple[str, int, str], section: Any = None) -> str | None:

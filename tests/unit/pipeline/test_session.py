@@ -118,7 +118,7 @@ def test_where_the_driver_is_the_executor_it_does_small_tasks_itself(
 
     def run(master: str, size_bytes: int) -> str | None:
         place = LogPlace(path=str(tmp_path / "none"), cluster="c", node_id=None)
-        task = SurveyTask(place=place, size_bytes=size_bytes, split_bytes=1)
+        task = SurveyTask(location=place, size_bytes=size_bytes, split_bytes=1)
         thresholds = gc.get_threshold()
         (result,) = run_tasks(Session(master), [task])  # type: ignore[arg-type]
         assert gc.get_threshold() == thresholds
@@ -154,7 +154,7 @@ def test_small_tasks_share_a_task_of_spark_and_large_ones_have_their_own() -> No
 
     def looking(path: str, size_bytes: int) -> Task:
         place = LogPlace(path=path, cluster="c", node_id=None)
-        return SurveyTask(place=place, size_bytes=size_bytes, split_bytes=1)
+        return SurveyTask(location=place, size_bytes=size_bytes, split_bytes=1)
 
     assert slots_of([looking("/p", 1 << 30)] * 16) == list(range(16))
     assert max(slots_of([looking("/p", 4_000)] * 1_000)) < 100

@@ -36,14 +36,14 @@ from tests.unit.pipeline.logs.test_cut import log_of
 # ---- tasks
 
 PLACE = LogPlace(path="/x", cluster="c", node_id=1)
-LOG = LogSurvey(place=PLACE, start_offset=0, end_offset=0, epochs=[], segments=[], sums={}, snapshots=[])
+LOG = LogSurvey(location=PLACE, start_offset=0, end_offset=0, epochs=[], segments=[], sums={}, snapshots=[])
 MERGED: Any = MergedHistory(cluster="c", sections=[], logs=[], conflicts=[])
 REPLAY = ReplayTask(
     merged=MERGED, resume_offset=0, state_file=None, out="/o", run="r", state_target="s", final_below=0
 )
 PIECE = Piece(cluster="c", node_id=1, file="/x")
 TASKS: list[Task] = [
-    SurveyTask(place=PLACE, size_bytes=1, split_bytes=1),
+    SurveyTask(location=PLACE, size_bytes=1, split_bytes=1),
     FactsTask(log=LOG),
     REPLAY,
     PartTask(replay=REPLAY, number=0),
@@ -95,7 +95,7 @@ def merged(cluster: str, *told: tuple[Any, str | None], retained: bool = False, 
     why = {id(at): reason for at, reason in told}
     return SimpleNamespace(
         cluster=cluster,
-        logs=[SimpleNamespace(place=place, segments=[at for at, _ in told])],
+        logs=[SimpleNamespace(location=place, segments=[at for at, _ in told])],
         holes=more.get("holes", []),
         conflicts=[SimpleNamespace(kind=kind) for kind in more.get("conflicts", [])],
         why_unused=lambda log, at: why[id(at)],

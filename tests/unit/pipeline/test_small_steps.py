@@ -72,7 +72,7 @@ def test_bytes_are_kept_from_the_batch_before(monkeypatch: pytest.MonkeyPatch, l
 def log(path: str, *sizes: tuple[int, int], retained_bytes: bool = False) -> Any:
     place = SimpleNamespace(path=path, node_id=len(path), is_retained=retained_bytes)
     segments = [SimpleNamespace(readable_bytes=readable, size_bytes=size) for readable, size in sizes]
-    return SimpleNamespace(place=place, segments=segments)
+    return SimpleNamespace(location=place, segments=segments)
 
 
 def test_damage_of_logs_that_were_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_a_trigger_reads_identities_that_changed_and_opens_logs_that_grew(
     for home in homes[1:]:
         shutil.rmtree(home)
     reader.latestOffset(first, None)
-    assert len(reader._identities._known) == 1
+    assert len(reader._identities._read) == 1
 
 
 def test_a_stream_says_what_was_deleted_before_it_read_it(tmp_path: Path) -> None:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc.aio
 import pytest
 
 from metaquorum.clients.quorum.admin import AdminClient, BlockingClient
 from metaquorum.clients.search import ClientError, parse_bootstrap
+from metaquorum.controller.answers import not_controller
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.messages.errors import error_from_pb
+from metaquorum.rpc.messages.errors import Hints, error_from_pb, error_to_pb
 from metaquorum.rpc.reach import status_text
+
+
+class HostPort(NamedTuple):
+    host: str
+    port: int
 
 
 class ScriptedAdmin(AdminServicer):
@@ -92,6 +98,31 @@ async def test_two_followers_that_point_at_each_other_do_not_spin() -> None:
     assert one.asked + two.asked < 40
 
 
+async def test_a_leader_without_grpc_ends_a_command_soon_and_a_node_waits_for_it() -> None:
+    """Apache Kafka's controller leads: no node can say where it listens for gRPC."""
+    follower = ScriptedAdmin()
+    error = error_to_pb(not_controller(1, 2), Hints({}))
+    assert error.message == "controller 1 is not the active one: use node 2 (no gRPC listener of it is known)"
+    follower.script = [lambda: admin.DescribeQuorumResponse(error=error)]
+    async with serving(follower) as ports:
+        async with client_of(*ports, gives_up=True, timeout_ms=60_000) as client:
+            with pytest.raises(ApiError, match="known\\): give --bootstrap-controllers"):
+                await client.describe_quorum()
+        asked = follower.asked
+        async with client_of(*ports, timeout_ms=2_500) as client:
+            with pytest.raises(ApiError, match=r"use node 2 \(no gRPC listener of it is known\)$"):
+                await client.describe_quorum()
+    assert 1 < asked < follower.asked
+
+
+def test_a_leader_with_an_address_and_a_node_that_never_knows_one_are_named_as_they_are() -> None:
+    text = "controller 1 is not the active one: use node 2"
+    known = Hints({2: HostPort("h", 9)})
+    assert error_to_pb(not_controller(1, 2), known).message == text
+    assert error_to_pb(not_controller(1, 2)).message == text
+    assert "gRPC" not in error_to_pb(not_controller(1, None), known).message
+
+
 @pytest.mark.parametrize(
     "code", [ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER]
 )
@@ -101,6 +132,20 @@ async def test_what_may_pass_is_asked_again(code: ErrorCode) -> None:
     async with serving(service) as ports, client_of(*ports) as client:
         assert (await client.describe_quorum()).leader_id == 1
     assert service.asked == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "first_asked"), [(ErrorCode.NOT_CONTROLLER, 1), (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 2)]
+)
+async def test_who_cannot_answer_is_passed_over_and_who_throttles_is_asked_again(
+    code: ErrorCode, first_asked: int
+) -> None:
+    """Neither names another address."""
+    first, second = ScriptedAdmin(), ScriptedAdmin()
+    first.script, second.script = [refusal(code), answer(1)], [answer(2)]
+    async with serving(first, second) as ports, client_of(*ports) as client:
+        assert (await client.describe_quorum()).leader_id == (1 if first_asked == 2 else 2)
+    assert (first.asked, second.asked) == (first_asked, 2 - first_asked)
 
 
 async def test_what_will_not_pass_is_raised_at_once() -> None:

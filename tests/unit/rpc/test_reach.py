@@ -116,13 +116,13 @@ async def test_a_problem_is_told_once_until_it_changes(
     problems = iter(["one", "one", "", "one", "two"])
     monkeypatch.setattr(reach, "tls_problem", lambda *_: next(problems))
     reasons, closed = Reasons(None), failed(Code.UNAVAILABLE, "Socket closed")
-    reasons.tell("broker 7", failed(Code.DEADLINE_EXCEEDED, ""), HERE)
-    assert reasons._telling == {}
+    reasons.log("broker 7", failed(Code.DEADLINE_EXCEEDED, ""), HERE)
+    assert reasons._looks == {}
     for _ in range(5):
-        reasons.tell("broker 7", closed, HERE)
-        (task,) = reasons._telling.values()
-        reasons.tell("broker 7", closed, HERE)  # one look at a time
-        assert [*reasons._telling.values()] == [task]
+        reasons.log("broker 7", closed, HERE)
+        (task,) = reasons._looks.values()
+        reasons.log("broker 7", closed, HERE)  # one look at a time
+        assert [*reasons._looks.values()] == [task]
         await task
         await asyncio.sleep(0)  # what it calls at its end
     assert caplog.messages == [
@@ -237,5 +237,5 @@ def test_a_stream_that_has_ended_in_words() -> None:
 async def test_a_node_without_rights_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     reasons = Reasons(None)
     for _ in range(20):
-        reasons.tell("controller 3000", failed(Code.PERMISSION_DENIED, "User:x may not act"), HERE)
+        reasons.log("controller 3000", failed(Code.PERMISSION_DENIED, "User:x may not act"), HERE)
     assert caplog.messages == ["controller 3000 at 127.0.0.1:9: it refuses this node: User:x may not act"]

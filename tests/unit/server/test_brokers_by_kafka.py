@@ -97,5 +97,5 @@ async def serves(site: Site) -> None:
             while (await calls.init_producer_id()).error_code:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         heartbeat = wire.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-        answer = await client.ask(heartbeat, at=Coordinator(0, "g"))
+        answer = await client.ask(heartbeat, target=Coordinator(0, "g"))
         assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID

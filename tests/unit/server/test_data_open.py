@@ -64,11 +64,11 @@ async def opened(config: NodeConfig, **environment: str) -> list[str | None]:
     places = await look_at_directories(config, own, faults=faults, observe=None)
     found = await open_directories(config, own, places)
     for each in found:
-        assert (each.store is None) == (each.found.problem is not None)
+        assert (each.store is None) == (each.at_opening.problem is not None)
         if each.store is not None:
-            assert each.found.directory_id == each.store.directory_id
+            assert each.at_opening.directory_id == each.store.directory_id
             each.store.close(clean=True)
-    return [each.found.problem for each in found]
+    return [each.at_opening.problem for each in found]
 
 
 async def test_good_directories_are_opened(site: Site) -> None:
@@ -207,12 +207,12 @@ async def test_a_disk_that_hangs_when_it_is_opened_keeps_its_id(site: Site, tmp_
     bad, good = await open_directories(config, own, places)
     control.unlink()
     assert places[0].identity is not None
-    assert bad.store is None and bad.found.directory_id == places[0].identity.directory_id
-    assert bad.found.path == str(site.root / "d1")
-    assert bad.found.problem is not None and "lock of" in bad.found.problem
+    assert bad.store is None and bad.at_opening.directory_id == places[0].identity.directory_id
+    assert bad.at_opening.path == str(site.root / "d1")
+    assert bad.at_opening.problem is not None and "lock of" in bad.at_opening.problem
     assert good.store is not None
     data = module.OpenData(directories=[bad, good], faults=faults)
-    assert data.found == [bad.found, good.found]
+    assert data.found == [bad.at_opening, good.at_opening]
     assert data.good_ids == (good.store.directory_id,) and data.good_paths == [str(site.root / "d2")]
     good.store.close(clean=True)
 

@@ -23,7 +23,7 @@ from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
 from metaquorum.listeners.services import Client, Features, Offered, Services
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import FetchResponse, ListOffsetsResponse
@@ -68,7 +68,7 @@ async def leading(leader: Leader, tls: TlsMaterial | None = None) -> AsyncIterat
 
     def make() -> ClientConnection:
         known, place = leader.connections, limits.admit("IN", "127.0.0.1")
-        assert isinstance(place, ConnectionPlace)
+        assert isinstance(place, ConnectionSlot)
         return ClientConnection(config, leader.services, place, known.add, known.discard)
 
     loop = asyncio.get_running_loop()

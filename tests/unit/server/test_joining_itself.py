@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.quorum.nodes import NodeAnswer
+from metaquorum.clients.search import Address
 from metaquorum.controller.server import joining as module
 from metaquorum.controller.server.joining import Joining
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -32,6 +34,8 @@ class Node:
         self.observes = True
         self.entry: Voter | None = None
         self.seen: list[tuple[Any, int]] = []
+        self.described: list[list[Address]] = []
+        self.client: Any = SimpleNamespace(describe_quorum=self._quorum)
         core: Any = SimpleNamespace(
             **{"node_id": ME, "voters": (1, 2), "kraft_version": 1, **raft},
             state=SimpleNamespace(config=SimpleNamespace(check_quorum_ms=7_000)),
@@ -44,8 +48,7 @@ class Node:
         monkeypatch.setattr(module, "add_raft_voter", self._ask)
         monkeypatch.setattr(module, "remove_raft_voter", self._ask)
         monkeypatch.setattr(module.Backoff, "failed", lambda self, started: 0)
-        client: Any = SimpleNamespace(describe_quorum=self._quorum)
-        self._make = lambda enabled: Joining(core, client, random.Random(1), None, enabled=enabled)
+        self._make = lambda enabled: Joining(core, self.client, random.Random(1), None, enabled=enabled)
 
     def joining(self, enabled: bool) -> Joining:
         return self._make(enabled)
@@ -59,6 +62,7 @@ class Node:
 
     async def _describe(self, addresses: Any, *, timeout_ms: int, tls: object) -> list[NodeAnswer]:
         assert timeout_ms == 1_000
+        self.described.append(list(addresses))
         return [NodeAnswer(address=each, problem="silent") for each in addresses]
 
     def _wanted(self, now_ms: int, quorum: Any, found: Any) -> Any:
@@ -111,6 +115,46 @@ async def test_an_entry_of_its_own_is_looked_at_first(monkeypatch: pytest.Monkey
     joining.poke()
     await node.until_done(joining)
     assert node.seen == [("the quorum", 0)]
+
+
+async def test_whoever_has_its_entry_is_asked_at_grpc_listeners_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A listener of Kafka's protocol answers no call of gRPC, and would count as silent."""
+    node = Node(monkeypatch, "wait")
+    listeners = (("KAFKA", 1), ("GRPC", 2), ("CONTROLLER", 3), ("grpc_2", 4))
+    endpoints = tuple(VoterEndpoint(name, "a", port) for name, port in listeners)
+    node.entry = Voter(ME, VOTER.voter_directory_id, endpoints)
+    joining = node.joining(enabled=True)
+    joining.poke()
+    await node.until_done(joining)
+    assert node.described == [[("a", 2), ("a", 4)]]
+
+
+async def test_it_waits_until_an_address_for_grpc_is_known(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    node = Node(monkeypatch, ADDITION)
+    node.entry = VOTER
+    asked = 0
+
+    def addresses() -> list[Address]:
+        nonlocal asked
+        asked += 1
+        if asked > 20:  # enough of waiting
+            node.wanted.clear()
+        return []
+
+    node.client = AdminClient(addresses)
+    joining = node.joining(enabled=True)
+    joining.poke()
+    await node.until_done(joining)
+    assert joining._task is not None and joining._task.exception() is None
+    assert asked > 20 and node.asked == []
+    assert [each.message for each in caplog.records if each.name == module.__name__] == [
+        "controller 3 is not a voter yet: no address of a controller is known yet"
+    ]
 
 
 @pytest.mark.parametrize(

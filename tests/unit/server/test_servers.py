@@ -13,11 +13,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from metaquorum.broker.replica.disk_work import DirectoryFailed
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.search import ClientError
+from metaquorum.config.load import load_config
 from metaquorum.config.security import TlsFiles
 from metaquorum.errors import ConfigError
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.network.tls import TlsMaterial
+from metaquorum.node.replica import check_directories, open_replica
+from metaquorum.raft.store import ReplicaStore
 from metaquorum.rpc.channels import open_channel
 from metaquorum.wire.messages import UnregisterBrokerRequest
 from tests.topics import committed_image, create_topics, delete_topics, partitions_in, partitions_of
@@ -141,6 +144,32 @@ async def test_health_says_serving_while_it_leads_and_not_serving_before_it_ends
         assert controller.node.active is not None
     await asyncio.wait_for(watching, 60)
     assert statuses[-2:] == [SERVING, NOT_SERVING]
+
+
+@pytest.mark.parametrize(("role", "may_vote"), [("controller", True), ("broker", False)])
+def test_the_metadata_log_is_opened_as_the_configuration_says(
+    site: Site, monkeypatch: pytest.MonkeyPatch, role: str, may_vote: bool
+) -> None:
+    opened: dict[str, Any] = {}
+    store = ReplicaStore.open
+
+    def noting(disk: Any, directory: str, log: Any, *rest: Any, **more: Any) -> ReplicaStore:
+        opened.update(more, directory=directory, segment_bytes=log.segment_bytes, segment_ms=log.segment_ms)
+        return store(disk, directory, log, *rest, **more)
+
+    monkeypatch.setattr(ReplicaStore, "open", noting)
+    keys = {
+        "metadata.log.segment.bytes": "12345678",
+        "metadata.log.segment.ms": "23456789",
+        "metadata.max.retention.bytes": "34567890",
+        "metadata.max.retention.ms": "45678901",
+    }
+    config = load_config(getattr(site, f"{role}_file")(keys), role)
+    open_replica(config, *check_directories(config)).store.close()
+    assert (opened["directory"], opened["may_vote"]) == (str(config.metadata_log_dir), may_vote)
+    assert [
+        str(opened[name]) for name in ("segment_bytes", "segment_ms", "retention_bytes", "retention_ms")
+    ] == [*keys.values()]
 
 
 async def test_nobody_there_is_one_clear_error(site: Site) -> None:

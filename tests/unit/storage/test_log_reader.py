@@ -9,7 +9,13 @@ import pytest
 
 from metaquorum.storage.batches.batch import HEADER_BYTES, Batches, RecordBatch, encode_batch
 from metaquorum.storage.disk.interface import join
-from metaquorum.storage.errors import CorruptLogError, FileMissingError, LogTruncatedError, NotALogError
+from metaquorum.storage.errors import (
+    CorruptLogError,
+    FileMissingError,
+    LogDeletedError,
+    LogTruncatedError,
+    NotALogError,
+)
 from metaquorum.storage.log import reader as reader_module
 from metaquorum.storage.log import runs as runs_module
 from metaquorum.storage.log.config import LogConfig
@@ -198,6 +204,24 @@ def test_batches_larger_than_the_window_and_bounded_reads(disk: FaultyDisk) -> N
     disk.open_read = measured  # type: ignore[assignment, method-assign]
     assert everything(LogReader(disk, DIRECTORY)) == list(range(20))
     assert max(largest) < 3_001_000 and sorted(largest)[-2] <= 1024 * 1024
+
+
+def test_a_log_that_is_deleted_while_it_is_read_does_not_end_early_without_a_word(disk: FaultyDisk) -> None:
+    first, second = write(disk, 0, batch(0)), write(disk, 1, batch(1))
+    reader = LogReader(disk, DIRECTORY, tolerant=True)
+    disk.remove(first)
+    assert everything(reader) == ["expected a segment at offset 0, found 1", 1], (
+        "trimmed: the newest is there"
+    )
+    reader = LogReader(disk, DIRECTORY, tolerant=True)
+    disk.remove(second)
+    with pytest.raises(LogDeletedError, match="deleted while the log was read"):
+        list(reader)
+    path = write(disk, 2, batch(2))
+    reader = LogReader(disk, path)
+    disk.remove(path)
+    with pytest.raises(LogDeletedError):
+        list(reader)
 
 
 def test_single_files(disk: FaultyDisk) -> None:

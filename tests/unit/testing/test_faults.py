@@ -252,6 +252,32 @@ def test_time_that_a_test_has_pass_is_exact_and_ends_no_leadership_for_a_while()
         assert leaderships(cluster, topic) == before
 
 
+def test_no_way_of_any_length_costs_an_election_or_a_session() -> None:
+    with Cluster(brokers=3, controllers=3, clock="manual") as cluster:  # of a machine however busy
+        topic = cluster.create_topic("orders", 3)
+        before = leaderships(cluster, topic)
+        for way in ({"seconds": 91}, {"hours": 2}, {"days": 8}, {"days": 1000}):
+            cluster.clock.advance(**way)  # type: ignore[arg-type]
+            assert leaderships(cluster, topic) == before, way
+            assert " fenced: " not in "".join(cluster.timeline())
+
+
+def test_a_long_way_still_has_what_a_fault_causes() -> None:
+    with Cluster(brokers=3, controllers=3, clock="manual") as cluster:
+        topic = cluster.create_topic("orders", 3)
+        leader, active = cluster.leader(topic, 0), cluster.active_controller
+        epoch, leader_epochs = leaderships(cluster, topic)
+        with cluster.kill(leader), cluster.kill(active):
+            cluster.clock.advance(days=8)
+            assert cluster.leader(topic, 0) != leader and cluster.active_controller != active
+            assert leaderships(cluster, topic)[1][0] == leader_epochs[0] + 1
+            elected = leaderships(cluster, topic)
+            assert elected[0] > epoch
+            cluster.clock.advance(days=8)
+            assert leaderships(cluster, topic) == elected
+        assert len(produced(cluster.bootstrap_servers, topic, ["a"])) == 1
+
+
 def test_a_week_ends_no_leadership_of_a_single_node_and_closes_no_connection() -> None:
     with Cluster() as cluster:
         topic = cluster.create_topic("orders", 3)

@@ -216,7 +216,7 @@ def test_what_cannot_be_cut_is_one_line(cluster: Cluster) -> None:
         (lambda: cluster.cut("a", "b"), "are clients: name a node"),
         (lambda: cluster.cut(0, 1, direction="up"), 'write "both", "to" or "from"'),
         (lambda: cluster.isolate(9), "no node 9"),
-        (lambda: cluster.delay(0, 1, ms=-1), "a delay is not negative"),
+        (lambda: cluster.delay(0, 1, ms=-1), "ms=-1: write one that is not negative"),
         (lambda: cluster.drop_connections("a", 9), "no node 9"),
     ):
         with pytest.raises(ClusterError, match=text) as caught:

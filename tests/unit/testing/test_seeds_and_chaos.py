@@ -105,7 +105,7 @@ def test_what_cannot_be_judged_or_scheduled_is_one_line() -> None:
     with pytest.raises(ClusterError, match="'a' was acknowledged more than once: give messages unique"):
         check_log([("t", 0, "a"), ("t", 0, "a")], [])
     for chaos, text in (
-        (Chaos(kills=-1), "chaos has -1 times kill: write 0 or more"),
+        (Chaos(kills=-1), "Chaos: kills=-1: write one that is not negative"),
         (Chaos(lasts_s=(2, 1)), "write the shorter one first"),
     ):
         with pytest.raises(ClusterError, match=text):

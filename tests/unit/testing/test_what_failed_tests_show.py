@@ -24,6 +24,9 @@ def produced(servers, topic):
     producer.produce(topic, "a")
     producer.flush(20)
 
+def test_before_it(kafka):
+    kafka.topic("earlier")
+
 def test_of_the_shared_one(kafka):
     topic = kafka.topic("orders")
     with kafka.cluster.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", times=2):
@@ -54,12 +57,13 @@ def test_a_failed_test_shows_what_the_cluster_did_and_keeps_its_log(
     (tmp_path / "kept").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "kept"))
     found = run(tmp_path, FAILING)
-    assert "3 failed, 1 passed" in found.stdout, found.stdout + found.stderr
+    assert "3 failed, 2 passed" in found.stdout, found.stdout + found.stderr
     shared, own, asynchronous = re.split(r"-+ Kafka cluster -+\n", found.stdout)[1:]
     assert re.search(r"fault +requests Produce: error=NOT_LEADER_OR_FOLLOWER", shared)
     errors = re.search(r"error +Produce of rdkafka at broker 0: NOT_LEADER_OR_FOLLOWER \(orders-", shared)
     assert errors is not None and "(2 times)" in shared
     assert re.search(r"metadata .*orders-\d+", shared)
+    assert "orders-" in shared and "earlier-" not in shared, "what happened during the test"
     assert "own-orders" in own and "async-orders" in asynchronous
     commands = re.findall(r"^metaquorum log timeline (.+)$", found.stdout, re.MULTILINE)
     assert len(commands) == 3
@@ -83,6 +87,8 @@ def test_groups_transactions_and_faults_are_on_one_axis() -> None:
         places = [next(at for at, line in enumerate(lines) if text in line) for text in order]
         assert places == sorted(places)
         assert [line[:12] for line in lines] == sorted(line[:12] for line in lines)
+        assert "MEMBER_ID_REQUIRED" not in "".join(lines), "a step of the protocol"
+        assert "COORDINATOR_NOT_AVAILABLE" not in "".join(lines), "a client would ask again in half a second"
         short = cluster.timeline(5)
         assert len(short) == 5 and short[-1] == lines[-1] and "earlier events" in short[0]
 

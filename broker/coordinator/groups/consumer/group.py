@@ -228,11 +228,11 @@ class ConsumerGroup:
     def owned_by_others(self, member_id: str) -> set[tuple[bytes, int]]:
         """Partitions that other members have, or have not given up yet."""
         return {
-            at
+            partition
             for each in self.members.values()
             if each.member_id != member_id
             for held in (each.assigned, each.revoking)
-            for at in flat(held)
+            for partition in flat(held)
         }
 
 
@@ -339,13 +339,13 @@ def targets_record(group_id: str, epoch: int) -> StoredRecord:
     return StoredRecord(key, messages.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch), 6)
 
 
-def pattern_record(group_id: str, pattern: str, found: ResolvedPattern | None) -> StoredRecord:
+def pattern_record(group_id: str, pattern: str, resolved: ResolvedPattern | None) -> StoredRecord:
     """None: no member still subscribes to it."""
     key = messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
     value = None
-    if found is not None:
+    if resolved is not None:
         value = messages.ConsumerGroupRegularExpressionValue(
-            topics=tuple(sorted(found.topics)), version=found.version, timestamp=found.wall_ms
+            topics=tuple(sorted(resolved.topics)), version=resolved.version, timestamp=resolved.wall_ms
         )
     return StoredRecord(key, value, 16)
 

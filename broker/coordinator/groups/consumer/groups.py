@@ -251,19 +251,19 @@ def consumer_described(
         assignor_name=max(named, key=named.count) if named else next(iter(ASSIGNORS)),
         members=tuple(
             kinds.Member(
-                member_id=each.member_id,
-                instance_id=each.instance_id,
-                rack_id=each.rack_id,
-                member_epoch=each.epoch,
-                client_id=each.client_id,
-                client_host=each.client_host,
-                subscribed_topic_names=each.topics,
-                subscribed_topic_regex=each.pattern,
-                assignment=assignment(each.assigned),
-                target_assignment=assignment(group.targets.get(each.member_id, {})),
-                member_type=_NEW_PROTOCOL if each.classic is None else _CLASSIC,
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                rack_id=member.rack_id,
+                member_epoch=member.epoch,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topic_names=member.topics,
+                subscribed_topic_regex=member.pattern,
+                assignment=assignment(member.assigned),
+                target_assignment=assignment(group.targets.get(member.member_id, {})),
+                member_type=_NEW_PROTOCOL if member.classic is None else _CLASSIC,
             )
-            for each in group.members.values()
+            for member in group.members.values()
         ),
     )
 
@@ -326,11 +326,11 @@ class GroupChange:
         if pattern in self.group.patterns and pattern not in self.group.subscribed_patterns():
             self.put(pattern_record(self.group.group_id, pattern, None))
 
-    def resolved(self, found: Mapping[str, ResolvedPattern]) -> None:
+    def resolved(self, resolved: Mapping[str, ResolvedPattern]) -> None:
         """The topics that patterns now match, for patterns that members still subscribe to."""
         before = self.group.patterns.copy()
-        for pattern in sorted(found.keys() & self.group.subscribed_patterns()):
-            self.put(pattern_record(self.group.group_id, pattern, found[pattern]))
+        for pattern in sorted(resolved.keys() & self.group.subscribed_patterns()):
+            self.put(pattern_record(self.group.group_id, pattern, resolved[pattern]))
         self.raise_epoch(
             must=any(
                 each.topics != (before[pattern].topics if pattern in before else frozenset())
@@ -363,12 +363,12 @@ class GroupChange:
         ids = {topic: topic_id for topic, (topic_id, _) in draft.topics.items()}
         subscribers = tuple(
             Subscriber(
-                member_id=each.member_id,
-                instance_id=each.instance_id,
-                topics=frozenset(ids[topic] for topic in draft.topics_of(each) if topic in ids),
-                has=draft.targets.get(each.member_id, {}),
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                topics=frozenset(ids[topic] for topic in draft.topics_of(member) if topic in ids),
+                has=draft.targets.get(member.member_id, {}),
             )
-            for each in draft.members.values()
+            for member in draft.members.values()
         )
         targets = ASSIGNORS[name](subscribers, dict(draft.topics.values()))
         for member_id, target in sorted(targets.items()):

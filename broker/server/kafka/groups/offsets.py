@@ -253,18 +253,18 @@ def _failed(parts: Iterable[Part], error: ErrorCode) -> tuple[FetchedOffset, ...
     return tuple(FetchedOffset(topic=topic, partition=partition, error=error) for topic, partition in parts)
 
 
-def _by_topic(found: Iterable[FetchedOffset]) -> dict[str, list[FetchedOffset]]:
+def _by_topic(offsets: Iterable[FetchedOffset]) -> dict[str, list[FetchedOffset]]:
     topics: dict[str, list[FetchedOffset]] = {}
-    for each in found:
+    for each in offsets:
         topics.setdefault(each.topic, []).append(each)
     return topics
 
 
-def _fields(found: FetchedOffset) -> dict[str, Any]:
+def _fields(offset: FetchedOffset) -> dict[str, Any]:
     return {
-        "partition_index": found.partition,
-        "committed_offset": found.offset,
-        "committed_leader_epoch": found.leader_epoch,
-        "metadata": found.metadata,
-        "error_code": found.error,
+        "partition_index": offset.partition,
+        "committed_offset": offset.offset,
+        "committed_leader_epoch": offset.leader_epoch,
+        "metadata": offset.metadata,
+        "error_code": offset.error,
     }

@@ -134,27 +134,27 @@ class TransactionHandlers:
 
     async def _add(
         self,
-        one: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
+        addition: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
         request: Request,
         client: Client,
     ) -> dict[transaction.TopicPartition, ErrorCode]:
-        places = [(topic.name, index) for topic in one.topics for index in topic.partitions]
-        if not one.transactional_id:
+        places = [(topic.name, index) for topic in addition.topics for index in topic.partitions]
+        if not addition.transactional_id:
             return dict.fromkeys(places, ErrorCode.INVALID_REQUEST)
-        unknown = set() if one.verify_only else await self._unknown(places)
+        unknown = set() if addition.verify_only else await self._unknown(places)
         if unknown:
             other = ErrorCode.OPERATION_NOT_ATTEMPTED
             return {
                 each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if each in unknown else other for each in places
             }
         asked = transaction.AddPartitions(
-            transactional_id=one.transactional_id,
-            producer_id=one.producer_id,
-            producer_epoch=one.producer_epoch,
+            transactional_id=addition.transactional_id,
+            producer_id=addition.producer_id,
+            producer_epoch=addition.producer_epoch,
             partitions=tuple(places),
-            verify_only=one.verify_only,
+            verify_only=addition.verify_only,
         )
-        answer = await self._coordinators.ask(one.transactional_id, asked, request, client)
+        answer = await self._coordinators.ask(addition.transactional_id, asked, request, client)
         if isinstance(answer, ErrorCode):
             return dict.fromkeys(places, answer)
         return dict(zip(places, answer, strict=True))
@@ -169,10 +169,10 @@ class TransactionHandlers:
                 unknown.add(partition)
         return unknown
 
-    def _exists(self, place: transaction.TopicPartition) -> bool:
+    def _exists(self, partition: transaction.TopicPartition) -> bool:
         topics = self._image().topics
-        topic = topics.topic_named(place[0])
-        return topic is not None and topics.partition(topic.topic_id, place[1]) is not None
+        topic = topics.topic_named(partition[0])
+        return topic is not None and topics.partition(topic.topic_id, partition[1]) is not None
 
     async def add_offsets_to_txn(self, request: Request, client: Client) -> AddOffsetsToTxnResponse:
         body: AddOffsetsToTxnRequest = request.body
@@ -249,11 +249,11 @@ class TransactionHandlers:
             unknown_state_filters=unknown,
             transaction_states=tuple(
                 message.TransactionState(
-                    transactional_id=each.transactional_id,
-                    producer_id=each.producer_id,
-                    transaction_state=each.state,
+                    transactional_id=description.transactional_id,
+                    producer_id=description.producer_id,
+                    transaction_state=description.state,
                 )
-                for each in descriptions
+                for description in descriptions
             ),
         )
 
@@ -266,7 +266,7 @@ def _known_to(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
 
 
 def _results(
-    one: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
+    addition: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
     codes: dict[transaction.TopicPartition, ErrorCode],
     version: int,
 ) -> tuple[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult, ...]:
@@ -285,24 +285,29 @@ def _results(
                     ]
                 ),
             )
-            for topic in one.topics
+            for topic in addition.topics
         ]
     )
 
 
-def _described(one: transaction.TransactionDescription) -> DescribeTransactionsResponse.TransactionState:
+def _described(
+    description: transaction.TransactionDescription,
+) -> DescribeTransactionsResponse.TransactionState:
     message = DescribeTransactionsResponse
-    if one.error is not ErrorCode.NONE:
-        return message.TransactionState(error_code=one.error, transactional_id=one.transactional_id)
+    if description.error is not ErrorCode.NONE:
+        return message.TransactionState(
+            error_code=description.error, transactional_id=description.transactional_id
+        )
     return message.TransactionState(
-        transactional_id=one.transactional_id,
-        transaction_state=one.state,
-        transaction_timeout_ms=one.timeout_ms,
-        transaction_start_time_ms=one.start_ms,
-        producer_id=one.producer_id,
-        producer_epoch=one.producer_epoch,
+        transactional_id=description.transactional_id,
+        transaction_state=description.state,
+        transaction_timeout_ms=description.timeout_ms,
+        transaction_start_time_ms=description.start_ms,
+        producer_id=description.producer_id,
+        producer_epoch=description.producer_epoch,
         topics=tuple(
-            message.TopicData(topic=name, partitions=indexes) for name, indexes in by_topic(one.partitions)
+            message.TopicData(topic=name, partitions=indexes)
+            for name, indexes in by_topic(description.partitions)
         ),
     )
 

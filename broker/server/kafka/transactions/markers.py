@@ -198,10 +198,10 @@ class MarkerSender:
         }
 
 
-def _leader(image: MetadataImage, place: TopicPartition) -> int | None:
+def _leader(image: MetadataImage, named: TopicPartition) -> int | None:
     """None if the partition does not exist, or no longer does."""
-    topic = image.topics.topic_named(place[0])
-    partition = None if topic is None else image.topics.partition(topic.topic_id, place[1])
+    topic = image.topics.topic_named(named[0])
+    partition = None if topic is None else image.topics.partition(topic.topic_id, named[1])
     return None if partition is None else partition.leader
 
 
@@ -315,26 +315,26 @@ class ProducerHandlers:
 
 
 def _described(
-    index: int, found: core.DescribedProducers | None, missing: ApiError
+    index: int, answer: core.DescribedProducers | None, missing: ApiError
 ) -> DescribeProducersResponse.PartitionResponse:
     message = DescribeProducersResponse
-    if found is None:
+    if answer is None:
         return message.PartitionResponse(
             partition_index=index, error_code=missing.code, error_message=missing.message
         )
     return message.PartitionResponse(
         partition_index=index,
-        error_code=found.error,
-        error_message=found.message,
+        error_code=answer.error,
+        error_message=answer.message,
         active_producers=tuple(
             message.ProducerState(
-                producer_id=each.producer_id,
-                producer_epoch=each.producer_epoch,
-                last_sequence=each.last_sequence,
-                last_timestamp=each.last_timestamp_ms,
-                coordinator_epoch=each.coordinator_epoch,
-                current_txn_start_offset=each.open_from,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.open_from,
             )
-            for each in found.producers
+            for producer in answer.producers
         ),
     )

@@ -242,12 +242,12 @@ class TransactionOffsets:
         coordinators: GroupCoordinators,
         verifier: TransactionVerifier,
         image: Callable[[], MetadataImage],
-        place: Callable[[str], TopicPartition],
+        partition_of: Callable[[str], TopicPartition],
     ) -> None:
         self._coordinators = coordinators
         self._verifier = verifier
         self._image = image
-        self._partition_of = place
+        self._partition_of = partition_of
 
     async def txn_offset_commit(self, request: Request, client: Client) -> TxnOffsetCommitResponse:
         body: TxnOffsetCommitRequest = request.body

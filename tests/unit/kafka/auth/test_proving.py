@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 from pathlib import Path
@@ -158,6 +159,20 @@ async def test_requests_may_be_longer_than_logins_once_the_login_is_over() -> No
             long = ListGroupsRequest(states_filter=("x" * 10_000,))
             assert (await client.ask(long)).error_code == 0
     assert node.asked.count("ListGroups") == 1
+
+
+async def test_a_connection_that_does_not_log_in_in_time_is_closed_and_another_is_not() -> None:
+    node = FakeNode({"ListGroups": lambda _: ListGroupsResponse()}, sasl=rules("PLAIN"))
+    node.config = dataclasses.replace(node.config, login_timeout_s=0.5)
+    security = ClientSecurity(login=Credentials(mechanism="PLAIN", user="alice", password=PASSWORD))
+    async with running(node) as servers, KafkaClient(servers, timeout_ms=60_000, security=security) as client:
+        await client.ask(ListGroupsRequest())
+        logged_in = set(node.open)
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        assert await asyncio.wait_for(reader.read(), 30) == b"", "closed without a word"
+        writer.close()
+        await client.ask(ListGroupsRequest())
+        assert node.open == logged_in, "the connection with a login is the same"
 
 
 # ---- the file

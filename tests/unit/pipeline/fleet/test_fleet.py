@@ -241,3 +241,19 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="is not empty"):
         write_fleet(PLAN, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_ends_early_leaves_nothing(tmp_path: Path, jobs: int, is_there: bool) -> None:
+    out = tmp_path / "fleet"
+    if is_there:
+        out.mkdir()
+
+    def interrupt(summary: dict[str, Any]) -> None:
+        assert (out / "clusters" / summary["name"]).is_dir()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_fleet(FleetPlan(clusters=2, records=3_000), out, jobs=jobs, on_cluster=interrupt)
+    assert list(tmp_path.rglob("*")) == ([out] if is_there else [])

@@ -39,7 +39,7 @@ def test_a_value_that_lasts_has_no_end_and_stays_open() -> None:
 
 def test_beginnings_and_ends_that_nobody_saw() -> None:
     found: Intervals[str] = Intervals(has_actors=False)
-    found.start("older", ("v",), A, known=False)
+    found.start("older", ("v",), A, from_known=False)
     found.start("lost", ("w",), B)
     found.lose(C, lambda key: (key,))
     assert found.take() == [
@@ -61,7 +61,7 @@ def test_what_began_below_an_offset_is_taken_from_who_saw_it_begin() -> None:
     left: Intervals[str] = Intervals()
     right: Intervals[str] = Intervals()
     left.start("k", ("v",), A)
-    right.start("k", ("v",), B, known=False)
+    right.start("k", ("v",), B, from_known=False)
     right.start("own", ("w",), C)
     right.adopt(left, below=5)
     assert right.open["k"].offset == 5, "not below it"

@@ -65,7 +65,7 @@ def told(*homes: Path) -> list[MergedHistory]:
 
 
 def sections(merged: MergedHistory) -> list[tuple[int | None, int, int]]:
-    return [(at.log.place.node_id, at.start, at.end) for at in merged.sections]
+    return [(at.log.location.node_id, at.start, at.end) for at in merged.sections]
 
 
 def test_logs_that_neither_overlap_nor_join_are_stretches_of_one_history(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_two_clusters_with_one_id_are_told_apart(tmp_path: Path) -> None:
     assert [at.kind for at in second.conflicts] == ["shared-id"]
     reason = second.conflicts[0].reason
     assert reason.startswith("another cluster has the id ") and "(other bytes at offset 0 " in reason
-    assert {log.place.cluster for log in second.logs} == {"MkU3OEVBNTcwNTJ~2"}
+    assert {log.location.cluster for log in second.logs} == {"MkU3OEVBNTcwNTJ~2"}
 
 
 def test_trimmed_logs_of_two_clusters_with_one_id_are_told_apart_by_their_brokers(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_a_log_of_another_past_of_the_same_cluster_is_left_out_with_a_reason(tmp
     put(tmp_path / "n2", other)
     (merged,) = told(tmp_path)
     (conflict,) = merged.conflicts
-    assert (conflict.kind, conflict.log.place.node_id) == ("superseded", 2)
-    (lagging,) = [log for log in merged.logs if log.place.node_id == 2]
+    assert (conflict.kind, conflict.log.location.node_id) == ("superseded", 2)
+    (lagging,) = [log for log in merged.logs if log.location.node_id == 2]
     assert "superseded" in str(merged.why_unused(lagging, lagging.segments[0]))
 
 
@@ -243,7 +243,7 @@ def test_the_order_in_which_logs_are_found_does_not_matter(tmp_path: Path) -> No
     put(tmp_path / "n4", cluster(b"z", b"q")[:12])
     found = [told(*homes) for homes in itertools.permutations(sorted(tmp_path.iterdir()))]
     names = [
-        [(merged.cluster, sorted(str(log.place.node_id) for log in merged.logs)) for merged in one]
+        [(merged.cluster, sorted(str(log.location.node_id) for log in merged.logs)) for merged in one]
         for one in found
     ]
     assert names == [names[0]] * len(names)
@@ -265,7 +265,7 @@ def order(
         place = LogPlace(path=f"/{start}", cluster="c", node_id=1)
         logs.append(
             LogSurvey(
-                place=place,
+                location=place,
                 start_offset=start,
                 end_offset=end,
                 epochs=epochs,

@@ -236,7 +236,10 @@ def test_the_most_recent_log_is_read_and_its_lost_beginning_from_another(tmp_pat
     (late / f"{0:020d}.log").unlink()
     (late / f"{96:020d}.log").write_bytes(b"".join(at.data for at in made if at.header.base_offset >= 96))
     merged = merge_logs("one", [surveyed(whole), surveyed(late)])
-    assert [(at.log.place.node_id, at.start, at.end) for at in merged.sections] == [(1, 0, 96), (2, 96, 196)]
+    assert [(at.log.location.node_id, at.start, at.end) for at in merged.sections] == [
+        (1, 0, 96),
+        (2, 96, 196),
+    ]
     assert merged.conflicts == []
 
 
@@ -244,9 +247,9 @@ def test_a_tail_that_was_replaced_is_superseded(tmp_path: Path) -> None:
     old = node(tmp_path / "n1", epochs=[1] * 40)
     new = node(tmp_path / "n2", STORY[:35], epochs=[1] * 30 + [2] * 5)
     merged = merge_logs("one", [surveyed(old), surveyed(new)])
-    assert [at.log.place.node_id for at in merged.sections] == [2]
+    assert [at.log.location.node_id for at in merged.sections] == [2]
     (conflict,) = merged.conflicts
-    assert (conflict.kind, conflict.offset, conflict.log.place.node_id) == ("superseded", 146, 1)
+    assert (conflict.kind, conflict.offset, conflict.log.location.node_id) == ("superseded", 146, 1)
 
 
 def test_a_survey_survives_its_trip_to_an_executor(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def surveyed(path: str, start: int, epochs: Pairs, crcs: list[int]) -> LogSurvey
         inside = [at for at in of if at // 4 == window]
         sums[window] = (inside[0], inside[-1] + 1, sum(of[at] << 3 * (at % 4) for at in inside))
     return LogSurvey(
-        place=LogPlace(path=path, cluster="c", node_id=1),
+        location=LogPlace(path=path, cluster="c", node_id=1),
         start_offset=start,
         end_offset=end,
         epochs=epochs,

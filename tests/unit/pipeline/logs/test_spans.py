@@ -18,7 +18,7 @@ def history(end: int, *, every: int, start: int = 0) -> MergedHistory:
     """Offsets `start` to `end` of one log in one epoch, with a snapshot at each `every` offsets."""
     snapshots = [(offset, 5) for offset in range(start or every, end, every)]
     log = LogSurvey(
-        place=PLACE,
+        location=PLACE,
         start_offset=start,
         end_offset=end,
         epochs=[(5, start)],

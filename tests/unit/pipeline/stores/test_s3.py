@@ -115,12 +115,12 @@ def test_a_tree_is_listed_at_once_and_what_is_known_of_it_is_not_asked_again(
     known, disk = Identities(), StoreDisk()
     caplog.clear()
     with caplog.at_level("INFO", "werkzeug"):
-        places = find_logs(disk, [f"{ROOT}/tree"], known=known)
+        places = find_logs(disk, [f"{ROOT}/tree"], earlier=known)
         first = [line for line in asked() if "meta.properties" not in line]
         ends = log_ends(places, {}, disk)
         asked()
         disk = StoreDisk()
-        assert find_logs(disk, [f"{ROOT}/tree"], known=known) == places
+        assert find_logs(disk, [f"{ROOT}/tree"], earlier=known) == places
         assert log_ends(places, ends, disk) == ends
         again = asked()
     assert (len(places), {place.cluster for place in places}) == (12, {"made"})

@@ -1,0 +1,142 @@
+"""Every record type has a place in what would be silent without it: levels, causes, summary, console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from metaquorum.console.tables import TABLES
+from metaquorum.metadata.features import VERSION_STEPS
+from metaquorum.metadata.image import differing_parts
+from metaquorum.metadata.inspect.causes.brokers import broker_causes
+from metaquorum.metadata.inspect.causes.records import record_causes
+from metaquorum.metadata.inspect.causes.rule import Scene
+from metaquorum.metadata.inspect.causes.table import partition_causes
+from metaquorum.metadata.inspect.changes.changes import ChangeFeed
+from metaquorum.metadata.inspect.entities.views import entities_of
+from metaquorum.metadata.inspect.repair.foreign import REFERRING
+from metaquorum.metadata.inspect.summary.summary import Summary
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.inspect.walk.states import FoundState
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.replay import Replayer, ReplayState
+from tests.unit.metadata.test_parts_of_the_state import WRITTEN_BY, after
+from tests.unit.pipeline.intervals.test_touched import MORE, NO_EFFECT
+
+VAGUE = {"the record says so", "the registration changed", "nothing in the log says why"}
+"""Causes of records that no rule knows."""
+
+ALWAYS_A_CHANGE = {
+    *(r.BrokerRecord, r.ControllerRecord),  # a process has started
+    r.PartitionRecord,  # it says the whole state
+    r.ZkMigrationStateRecord,  # a new cluster's first records have it
+    r.ClearElrRecord,  # its partitions are what changes: without one, there is nothing to show
+}
+NOT_IN_A_SUMMARY = {
+    *(r.ControllerRecord, r.UnregisterControllerRecord, r.ProducerIdsRecord, r.ZkMigrationStateRecord),
+    *(r.BrokerRecord, r.UnregisterBrokerRecord, r.BrokerRegistrationChangeRecord),
+    *(r.PartitionChangeRecord, r.ClearElrRecord, r.RemoveDelegationTokenRecord),
+}
+"""Their effects count where they make something worse: fences, partitions without a leader."""
+
+NO_SIGN_OF_ANOTHER_LOG = {
+    *(r.ClearElrRecord, r.UnregisterControllerRecord),
+    *(r.RemoveAccessControlEntryRecord, r.RemoveUserScramCredentialRecord),
+    *(r.EndTransactionRecord, r.AbortTransactionRecord),
+}
+"""Types that refer to others, and are too rare in a log to say whose it is."""
+
+NOT_IN_THE_CONSOLE = {"migration", "topic"}
+"""No cluster of today has the first; the tables of topics are built from the image's columns."""
+
+
+def effects() -> Iterator[tuple[ReplayState, Any, ReplayState]]:
+    """States around records of every type that changes the state (test_touched.py has one of each)."""
+    state = after(ReplayState(), [record for name in WRITTEN_BY for record in WRITTEN_BY[name](3, 1)])
+    records = [record for value in (2, 0, 1) for name in WRITTEN_BY for record in WRITTEN_BY[name](3, value)]
+    for record in [*records, *MORE]:
+        before, state = state, after(state, [record])
+        if differing_parts(before.image, state.image, provenance=False):
+            yield before, record, state
+
+
+EFFECTS = list(effects())
+FULL = after(ReplayState(), [*MORE[:-1], *(one for name in WRITTEN_BY for one in WRITTEN_BY[name](3, 1))])
+
+
+def causes_of(before: ReplayState, record: Any) -> list[str]:
+    feed = ChangeFeed(before.image)
+    changes = feed.batch(1, 9, [(before.end_offset, record)])
+    scene = Scene(batch=changes, feed=feed)
+    found = [partition_causes(step, scene) for step in changes.partitions]
+    found += [broker_causes(step, scene) for step in changes.brokers]
+    return [cause.text for causes in found or [record_causes(record)] for cause in causes]
+
+
+def test_every_type_has_a_first_level() -> None:
+    missing = {one.__name__ for one in {*get_args(r.Record)} ^ VERSION_STEPS.keys()}
+    assert not missing, (
+        f"VERSION_STEPS (metadata/features.py) needs the levels at which they are written: {missing}"
+    )
+
+
+def test_every_type_has_a_cause_of_its_own() -> None:
+    vague = {
+        type(record).__name__
+        for before, record, _ in EFFECTS
+        if VAGUE.intersection(causes_of(before, record))
+    }
+    assert not vague, (
+        f"log why has no cause of them (metadata/inspect/causes/records.py, brokers.py): {vague}"
+    )
+
+
+def test_a_record_of_any_type_that_repeats_what_is_set_changes_nothing() -> None:
+    missed = set()
+    for _, record, state in EFFECTS:
+        feed = ChangeFeed(state.image)
+        changes = feed.batch(1, 9, [(state.end_offset, record)])
+        if changes.refused or differing_parts(state.image, feed.replayed().image, provenance=False):
+            continue
+        if state.end_offset not in changes.idle:
+            missed.add(type(record))
+    missing = {one.__name__ for one in missed ^ ALWAYS_A_CHANGE}
+    assert not missing, (
+        f"log why and timeline show it as a change: subject_key (changes/idle_records.py): {missing}"
+    )
+
+
+def test_a_summary_has_what_a_record_of_any_type_does() -> None:
+    def sections(events: Any) -> list[Any]:
+        summary = Summary()
+        for event in events:
+            summary.take(event)
+        return [(one.name, one.text, one.rows) for one in summary.finish()]
+
+    shown = set()
+    for before, record, _ in EFFECTS:
+        events = Timeline(before.image).batch(1, 9, [(before.end_offset, record)])
+        if sections(events) != sections([]):
+            shown.add(type(record))
+    missing = {one.__name__ for one in {type(record) for _, record, _ in EFFECTS} - shown ^ NOT_IN_A_SUMMARY}
+    assert not missing, (
+        f"_CHANGES or _ROWS (metadata/inspect/summary/summary.py) needs the event of: {missing}"
+    )
+
+
+def test_what_fits_only_behind_another_record_shows_a_segment_of_another_log() -> None:
+    refused = set()
+    for record in [*(record for _, record, _ in EFFECTS), *(one() for one in NO_EFFECT)]:
+        errors: list[Any] = []
+        Replayer(on_error=errors.append).apply(record, 0, 1, 9)
+        refused |= {type(record)} if errors else set()
+    missing = {one.__name__ for one in refused - {*REFERRING} ^ NO_SIGN_OF_ANOTHER_LOG}
+    assert not missing, f"REFERRING (metadata/inspect/repair/foreign.py) lacks {missing}"
+
+
+def test_the_console_lists_every_kind_of_entity() -> None:
+    found = FoundState(state=FULL)
+    listed = {str(row["path"]).partition("/")[0] for _, rows in TABLES.values() for row in rows(found)}
+    kinds = {path.partition("/")[0] for path in entities_of(FULL.image)}
+    missing = kinds - listed ^ NOT_IN_THE_CONSOLE
+    assert not missing, f"TABLES (console/tables.py) has no table of {missing}"

@@ -22,8 +22,9 @@ from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
+from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
 from metaquorum.metadata.inspect.walk.mentions import Mentions
-from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.metadata.inspect.walk.states import state_at, states_along
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.console.asked import MEMORY_BYTES, PORT, TOKEN, AskedPage
@@ -224,9 +225,11 @@ def test_what_each_kept_state_costs_and_frees_is_true_whatever_was_kept_and_drop
 ) -> None:
     draw = random.Random(8)
     kept = KeptStates(1 << 30)
-    places = draw.sample(range(40, 80), 24)  # of which some share partitions
-    for number, offset in enumerate(places):
-        kept.add(state_at(busy, Point(offset=offset), past_corruption=True))
+    begun = state_at(busy, Point(offset=40), past_corruption=True)
+    states = list(states_along(busy, begun, range(41, 80)))  # of which some share partitions
+    states = draw.sample(states, len(states))
+    for number, made in enumerate(states):
+        kept.add(made)
         if number % 5 == 4:
             kept.reserve((1 << 30) - kept.cost_bytes + 1)  # one has to go
             kept.reserve(0)
@@ -237,7 +240,7 @@ def test_what_each_kept_state_costs_and_frees_is_true_whatever_was_kept_and_drop
                 behind = kept._states[index + 1]
                 kept._loss(index)
                 assert state.frees_bytes == state.cost_bytes + behind.cost_bytes - behind.bytes_beside(before)
-    assert 2 < len(kept) < len(places)
+    assert 2 < len(kept) < len(states)
 
 
 def events_of(made: Strip, severity: str) -> list[TimelineEvent]:
@@ -252,7 +255,7 @@ def test_a_window_of_the_strip_shows_what_the_whole_strip_shows_there(busy: Meta
     warnings = events_of(made, "warning")
     times = sorted({event.time_ms for event in made.events})
     assert (full["fromMs"], full["toMs"]) == (full["firstMs"], full["lastMs"])
-    for width in (8000, 40, 3, 1):
+    for width in (8000, 40, 20, 10, 6, 4, 3, 2, 1):
         low, high = sorted(draw.sample([event.time_ms for event in warnings], 2))
         high = max(high, low + 1)
         part = made.cut(low, high, width)
@@ -298,3 +301,9 @@ def last(rows: list[list[Any]], time_ms: int, at: int) -> list[Any]:
     """What a line says for a moment."""
     before = [row for row in rows if row[at] <= time_ms]
     return before[-1][at + 1 :] if before else []
+
+
+def test_of_a_pixel_the_worst_and_the_last_stay() -> None:
+    values = [(1, 0), (1, 3), (0, 9), (1, 2)]
+    points = [SpanCounts(at, at, *each) for at, each in enumerate(values)]
+    assert strip._Pixels(0, 100, 1).area(points) == [[1, 1, 3], [3, 1, 2]]

@@ -140,6 +140,7 @@ def test_the_command_of_records_dumps_them(asked: Asked) -> None:
             assert (row["timeMs"], row["epoch"]) == (line["createTime"], line["leaderEpoch"])
             assert row["batchOffset"] == line["batchBaseOffset"] and (not entity or entity in row["entities"])
         assert len(rows) == min(size, len(dumped)) and answer["endOffset"] == asked.log.end_offset
+        assert rows[0]["offset"] >= start and (entity or rows[0]["offset"] == start)
         for row in rows[:3]:
             record = asked.view("record", offset=row["offset"])
             (line,) = lines_of(record["command"])

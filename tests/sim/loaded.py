@@ -65,6 +65,8 @@ class LoadedWorld(World):
         self._newcomers: dict[int, Newcomer] = {}
         self._retired: set[int] = set()
         self._last_served_ms: dict[int, float] = {}
+        self._last_heard_ms: dict[int, float] = {}
+        """By broker id: when the last heartbeat was sent that was answered while it served."""
         self._asked_ms: float | None = None
         """Since when a newcomer waits that may take over a missing id."""
         self._moments = 0
@@ -310,6 +312,7 @@ class LoadedWorld(World):
         for process in touched:
             if process.alive and self._serves(process):
                 self._last_served_ms[process.node_id] = self.engine.now_ms
+                self._last_heard_ms[process.node_id] = self._heard_ms(process)
                 for other in self.loaded_brokers():
                     if other is not process and other.node_id == process.node_id and self._serves(other):
                         raise SafetyError(
@@ -319,6 +322,12 @@ class LoadedWorld(World):
     @staticmethod
     def _serves(process: LoadedBroker) -> bool:
         return not process.paused and process.node.serves(process.host.monotonic_ms())
+
+    def _heard_ms(self, process: LoadedBroker) -> float:
+        lease_ms = process.node._session.lease.end_ms
+        if lease_ms is None:
+            return self.engine.now_ms
+        return self.engine.now_ms - (process.host.monotonic_ms() - (lease_ms - SESSION_TIMEOUT_MS))
 
     def _strike_at_moments(self) -> None:
         """The active controller dies in the middle of something that takes several batches."""
@@ -338,11 +347,14 @@ class LoadedWorld(World):
         last_ms = self._last_served_ms.get(broker_id)
         if last_ms is None:
             return None
-        # Who asked while the session was open waits for its end, and for no grace period.
+        # Who asked while the session was open waits for its end, and for no grace period. A broker that is
+        # cut off serves until nearly then.
         waited = self._asked_ms is not None and self._asked_ms <= last_ms + SESSION_TIMEOUT_MS
-        least_ms = SESSION_TIMEOUT_MS if waited else REUSE_GRACE_MS
-        if self.engine.now_ms - last_ms < CLOCKS_DIFFER * least_ms:
-            return f"it served {self.engine.now_ms - last_ms:.0f} ms ago, within {least_ms} ms"
+        did, since_ms, least_ms = "served", last_ms, REUSE_GRACE_MS
+        if waited:
+            did, since_ms, least_ms = "was heard", self._last_heard_ms[broker_id], SESSION_TIMEOUT_MS
+        if self.engine.now_ms - since_ms < CLOCKS_DIFFER * least_ms:
+            return f"it {did} {self.engine.now_ms - since_ms:.0f} ms ago, within {least_ms} ms"
         return None
 
     def _on_granted(self, controller: LoadedController, broker_id: int, leaving: bool) -> None:

@@ -370,12 +370,15 @@ def test_ids_come_by_value_and_names_behind_them() -> None:
 @pytest.mark.parametrize(
     ("path", "batch_filter"),
     [
-        ("broker/1", BatchFilter(topics=frozenset(), brokers=frozenset({1}))),
-        ("broker", BatchFilter(topics=frozenset(), brokers=None)),
-        ("quorum", BatchFilter(topics=frozenset(), brokers=frozenset())),
-        ("topic/orders/0", BatchFilter(topics=frozenset({"orders"}), partition=0, brokers=frozenset())),
-        ("topic/orders", BatchFilter(topics=frozenset({"orders"}), brokers=frozenset())),
-        ("topic", BatchFilter(topics=None, brokers=frozenset())),
+        ("broker/1", BatchFilter(topics=frozenset(), brokers=frozenset({1}), leaves_others=True)),
+        ("broker", BatchFilter(topics=frozenset(), brokers=None, leaves_others=True)),
+        ("quorum", BatchFilter(topics=frozenset(), brokers=frozenset(), leaves_others=True)),
+        (
+            "topic/orders/0",
+            BatchFilter(topics=frozenset({"orders"}), partition=0, brokers=frozenset(), leaves_others=True),
+        ),
+        ("topic/orders", BatchFilter(topics=frozenset({"orders"}), brokers=frozenset(), leaves_others=True)),
+        ("topic", BatchFilter(topics=None, brokers=frozenset(), leaves_others=True)),
         ("", BatchFilter(topics=None, brokers=None)),
     ],
 )

@@ -79,7 +79,11 @@ def kafka_python_member(bootstrap: str, topic: str, events: Events) -> None:
         enable_auto_commit=False,
     )
     while not ending:
-        found = consumer.poll(timeout_ms=100)
+        try:
+            found = consumer.poll(timeout_ms=100)
+        except kafka.errors.KafkaConnectionError as error:  # of a broker that was killed: it raises some
+            print(repr(error), file=sys.stderr)
+            continue
         events.assigned(each.partition for each in consumer.assignment())
         if found:
             events.read(record.value for records in found.values() for record in records)

@@ -22,7 +22,7 @@ from tests.e2e.voter_cluster import DynamicCluster
 
 pytestmark = pytest.mark.e2e
 
-OBSERVER_ID, STATIC_ID = 3005, 3007
+OBSERVER_ID, STATIC_ID, FOREIGN_ID = 3005, 3007, 3011
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_foreign_node_that_asks_for_what_cannot_be_changes_nothing(cluster: Dy
     vote = ms.VoteRequest(
         cluster_id=own,
         epoch=epoch,
-        candidate_id=OBSERVER_ID,
+        candidate_id=FOREIGN_ID,
         candidate_directory_id=unknown,
         voter_id=voter.node_id,
         voter_directory_id=voter.directory_id,
@@ -85,7 +85,7 @@ def test_a_foreign_node_that_asks_for_what_cannot_be_changes_nothing(cluster: Dy
     )
     fetch = ms.FetchRequest(
         cluster_id=own,
-        replica_id=OBSERVER_ID,
+        replica_id=FOREIGN_ID,
         replica_directory_id=unknown,
         epoch=epoch,
         fetch_offset=10**9,

@@ -244,7 +244,7 @@ def test_whatever_is_cut_and_spoilt_on_each_node_what_is_read_is_the_true_log(se
         if rng.random() < 0.5:
             for base in log.segments[: rng.randint(0, 2)]:
                 disk.remove(join(log.directory, segment_name(base)))
-        logs.append(log)
+        logs.append(MetadataLog(disk, log.path))
     log, report = merged(logs)
     found = content(log)
     held = {base for one in logs for base, _ in content(one)}

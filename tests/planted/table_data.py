@@ -204,6 +204,15 @@ DIRECTORY_BUGS = (
         caught_by=(f"{STORIES}::test_a_directory_dies_before_the_log_says_what_lies_in_it",),
     ),
     Bug(
+        name="a-move-ends-while-its-log-is-cut",
+        breaks="the replica in the new directory ends where the one in the old directory does",
+        source="S3.8, KIP-113",
+        file="broker/replica/placement/moves.py",
+        old="        if partition.is_cutting:\n",
+        new="        if partition.is_cutting and move.is_promoting:\n",
+        caught_by=("tests/unit/broker/test_moves.py",),
+    ),
+    Bug(
         name="damage-kept-from-the-controller",
         breaks="the controller learns of a damaged replica and no longer elects it",
         source="ADR 13",

@@ -92,6 +92,11 @@ class ReplicaView:
         return self._log.is_held
 
     @property
+    def is_cutting(self) -> bool:
+        """Its directory is truncating the log; until that is reported, nothing is read from it."""
+        return self._log.cutting
+
+    @property
     def given_end(self) -> int:
         """The end of what its directory was given before it was held."""
         return self._log.given

@@ -300,6 +300,8 @@ class Moves:
         partition = self._running.get(move.key)
         if partition is None or partition is not move.source.partition or move.waits:
             return
+        if partition.is_cutting:
+            return  # its end is that of the log before; once it is cut, the copy is, too
         plan = move.next_plan(partition, wall_ms=wall_ms)
         if move.problem is not None:
             self._give_up(move)

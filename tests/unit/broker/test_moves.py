@@ -288,6 +288,28 @@ def test_a_follower_that_moves_is_truncated_in_both_directories() -> None:
     assert world.names() == MOVED and len(world.stored()) == 4
 
 
+def test_a_copy_that_has_more_than_what_is_being_cut_waits_for_the_cut() -> None:
+    """The metadata log names its directory already, and nothing is left to copy."""
+    world = moving()
+    world.commits = False
+    world.move()
+    world.settle()
+    partition = world.manager.partitions[world.key]
+    partition._log.cut(3)
+    world.commits = True
+    world.commit()
+    world.note(world.manager._out.take())
+    assert not partition.is_held
+    assert not any(isinstance(work, PromoteReplica) for work in world.queue)
+    world.acked = world.acked[:3]
+    world.settle()
+    assert (world.names(), partition.end_offset) == (MOVED, 3)
+    world.produce()
+    world.settle()
+    world.check()
+    assert len(world.stored()) == 4
+
+
 def test_a_limit_holds_the_copy_back() -> None:
     world = moving(20)
     own = ConfigResource(BROKER_RESOURCE, str(ME))

@@ -210,7 +210,7 @@ DIRECTORY_BUGS = (
         file="broker/replica/placement/moves.py",
         old="        if partition.is_cutting:\n",
         new="        if partition.is_cutting and move.is_promoting:\n",
-        caught_by=("tests/unit/broker/test_moves.py",),
+        caught_by=(MOVES,),
     ),
     Bug(
         name="damage-kept-from-the-controller",

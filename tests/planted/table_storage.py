@@ -124,7 +124,7 @@ STORAGE_BUGS = (
         file="storage/disk/interface.py",
         old="disk.sync_directory(parent_of(path))",
         new="pass",
-        caught_by=(UNIT, "sim 1000..1010"),
+        caught_by=(UNIT, "sim 1020..1030"),
     ),
     Bug(
         name="snapshot-renamed-before-its-bytes-are-synced",

@@ -164,7 +164,7 @@ RAFT_BUGS = (
         file="raft/effects.py",
         old="if effect.after is not None and effect.after > self._durable:",
         new="if effect.after is not None and effect.after < 0:",
-        caught_by=(UNIT, SIM),
+        caught_by=(UNIT, "sim 1005..1010"),
     ),
     Bug(
         name="gate-promises-records-that-were-cut",

@@ -127,6 +127,7 @@ def test_s0_2_s0_15_a_conflict_is_one_line_and_a_replacement_machine_is_bound(tm
         line = old.last_line()
         assert "node.id is 7" in line and f"{old.data}/meta.properties says 1001" in line
 
+        cluster.wait_brokers({1001: "fenced"})
         run_cli("brokers", "bind", "new-host", "1001", "--bootstrap-controllers", cluster.bootstrap)
         new = newcomer(cluster, "new", {"broker.id.binding.key": "new-host"})
         new.start()

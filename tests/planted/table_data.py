@@ -78,7 +78,7 @@ REPLICATION_BUGS = (
         file="broker/replica/partition/isr.py",
         old="            and progress.acknowledged >= floor\n",
         new="            and progress.acknowledged >= 0\n",
-        caught_by=("tests/properties/test_replica_partitions.py", "sim 2420..2425"),
+        caught_by=("tests/properties/test_replica_partitions.py",),
     ),
     Bug(
         name="reader-above-the-high-watermark",

@@ -50,7 +50,7 @@ GROUP_BUGS = (
         file="broker/coordinator/groups/offsets.py",
         old="            if committed and (known is None",
         new="            if (known is None",
-        caught_by=(OFFSETS, SIM),
+        caught_by=(OFFSETS, "sim 5004..5005"),
     ),
     Bug(
         name="offsets-of-an-open-transaction-are-told",
@@ -86,7 +86,7 @@ GROUP_BUGS = (
         file="broker/coordinator/groups/consumer/groups.py",
         old="    taken = missing & group.owned_by_others(member.member_id)\n",
         new="    taken = missing & group.owned_by_others(member.member_id) & kept\n",
-        caught_by=(CONSUMER_LAWS, SIM),
+        caught_by=(CONSUMER_LAWS, "sim 5004..5005"),
     ),
     Bug(
         name="what-is-being-revoked-is-free",

@@ -298,7 +298,7 @@ KAFKA_QUORUM_BUGS = (
         file="raft/protocol/election.py",
         old="proven = role.granted - role.assumed if",
         new="proven = role.granted - role.rejected if",
-        caught_by=(f"{MIXED}::test_a_grant_that_is_assumed_proves_no_loss", "sim 8016..8017"),
+        caught_by=(f"{MIXED}::test_a_grant_that_is_assumed_proves_no_loss", "sim 8003..8004"),
     ),
     Bug(
         name="slow-votes-come-too-late",

@@ -124,6 +124,17 @@ def test_how_far_a_voter_is_behind_the_leader(end: int, behind: int | None) -> N
     assert other.behind == behind
 
 
+def test_each_voters_end_and_last_fetch_are_its_own() -> None:
+    types = wire.DescribeQuorumResponse
+    voters = (
+        types.ReplicaState(replica_id=1, log_end_offset=90, last_fetch_timestamp=-1),
+        types.ReplicaState(replica_id=2, log_end_offset=80, last_fetch_timestamp=1_700_000_000_000),
+    )
+    partition = types.PartitionData(leader_id=1, leader_epoch=3, current_voters=voters)
+    answer = types(topics=(types.TopicData(topic_name="__cluster_metadata", partitions=(partition,)),))
+    assert voter_ends(answer) == [VoterEnd(1, 90, None), VoterEnd(2, 80, 1_700_000_000_000)]
+
+
 def test_an_answer_without_the_quorum_is_none() -> None:
     refused = voter_ends(wire.DescribeQuorumResponse())
     assert isinstance(refused, NothingHeard) and refused.text.endswith("it names no partition")

@@ -161,6 +161,18 @@ def test_silent_controllers_are_asked_what_they_speak_once_and_within_the_time_l
     assert with_login.settled().by_kafka and asked == ports
 
 
+def test_however_long_the_look_took_there_is_time_for_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+
+    def hangs(host: str, port: int, tls: object, within_s: float) -> None:
+        now_s[0] += 100
+
+    monkeypatch.setattr("metaquorum.cli.cluster.spoken_at", hangs)
+    monkeypatch.setattr("metaquorum.cli.cluster.time.monotonic", lambda: now_s[0])
+    options = ClusterOptions(bootstrap=None, timeout_s=10, tls=TlsOptions(), controllers="127.0.0.1:1")
+    assert 0 < options.timeout_s - options.settled().spent_s < 1
+
+
 def test_a_silent_controller_costs_no_more_than_the_time_limit() -> None:
     """It takes connections, as a process that hangs does."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

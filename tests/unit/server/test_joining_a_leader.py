@@ -24,7 +24,7 @@ from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode, VoterSet
 from metaquorum.rpc.transport import PeerAddress
 from metaquorum.wire import messages as wire
 from tests.unit.kafka.kafka_node import FakeNode, running
-from tests.unit.server.nodes import silent_port
+from tests.unit.server.nodes import free_port
 
 LEADER, ME, HOST = 1, 3, "127.0.0.1"
 OWN, LOST, EPOCH = b"o" * 16, b"l" * 16, 5
@@ -155,7 +155,7 @@ async def test_it_asks_until_the_leader_adds_it(caplog: pytest.LogCaptureFixture
 
 async def test_its_lost_directory_is_removed_first(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    nowhere = Endpoint("CONTROLLER", HOST, silent_port())
+    nowhere = Endpoint("CONTROLLER", HOST, free_port())
     lost = VoterNode(node_id=ME, directory_id=LOST, endpoints=(nowhere,), versions=VersionRange(0, 1))
     leader = Leader(voters=(lost,), heard_ms=99_999)
     describe = leader.node.handlers["DescribeQuorum"]
@@ -186,7 +186,7 @@ async def test_a_leader_that_cannot_change_voters_or_is_not_known_is_a_line() ->
     request = wire.AddRaftVoterRequest(voter_id=ME)
     with pytest.raises(ClientError, match="the leader's address is not known"):
         await joins.client().ask(request)
-    joins.addresses[LEADER] = PeerAddress(HOST, silent_port())
+    joins.addresses[LEADER] = PeerAddress(HOST, free_port())
     with pytest.raises(ClientError, match=r"^node 1: "):
         await joins.client().ask(request)
     async with running(leader.node):

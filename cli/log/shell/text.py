@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from metaquorum.cli.log.input.options import unknown_lines
 from metaquorum.cli.log.time_text import fields_text, record_text, value_text
 from metaquorum.cli.text.output import shows_secrets, utc_text
 from metaquorum.metadata.inspect.entities.diff import ADDED, REMOVED, ChangeCause, EntityChange
@@ -60,6 +61,7 @@ def limit_lines(*states: FoundState) -> Iterator[str]:
         if found.shown is not None:
             yield found.shown.text
         yield from (f"not covered: {one.line}" for one in found.coverage)
+        yield from unknown_lines(found.unknown)
 
 
 def bounded(lines: Iterable[str], more: str) -> Iterator[str]:

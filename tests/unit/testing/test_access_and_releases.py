@@ -149,6 +149,9 @@ def test_what_a_cluster_lacks_names_the_wish() -> None:
         for call in (cluster.expire_certificate, lambda: cluster.client_certificate("alice")):
             with pytest.raises(ClusterError, match="no certificates: have one with tls=True"):
                 call()
+        for change in (lambda: cluster.add_user("alice", "a"), lambda: cluster.remove_user("alice")):
+            with pytest.raises(ClusterError, match='no users: have one with sasl="scram"'):
+                change()
         with pytest.raises(ClusterError, match='no tokens: have one with sasl="oauth"'):
             cluster.token()
 

@@ -23,6 +23,9 @@ _LISTED_BY_KEY = ("config", "quota")
 """Kinds whose fields users name: one row per field instead of a column."""
 
 
+_NESTED = {dict, list}
+
+
 def value_text(value: Any) -> str:
     """A field's value on a line: `-` for None, lists in brackets, otherwise as in JSON."""
     match value:
@@ -32,7 +35,7 @@ def value_text(value: Any) -> str:
             return secret_text(value)
         case bool():
             return "true" if value else "false"
-        case list() if all(not isinstance(item, dict | list) for item in value):
+        case list() if _NESTED.isdisjoint(map(type, value)):
             return "[" + ",".join(map(str, value)) + "]"
         case dict() | list():
             return json_line(value)

@@ -114,7 +114,8 @@ def _ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str |
 
         given = list(paths)
         find_logs(StoreDisk(), given, cluster)  # reports a wrong path before Java starts
-        session = spark_session(master, light=True)
+        with _interrupted_afterwards():
+            session = spark_session(master, light=True)
     except (SessionError, NoLogsError, PathError, StorageError) as error:
         raise Failure(str(error)) from error
     with _ended_by_interrupt():
@@ -132,6 +133,19 @@ def _ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str |
     for line in report.left_out:
         progress.say(f"left out: {line}")
     return report
+
+
+@contextmanager
+def _interrupted_afterwards() -> Iterator[None]:
+    """While entered, Ctrl-C waits for the end: a JVM whose Python leaves while it starts never ends."""
+    noted: list[int] = []
+    earlier = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    if noted:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -57,6 +57,25 @@ def test_an_interrupted_ingest_says_so_in_one_line(tmp_path: Path, monkeypatch: 
     assert Session.stopped and logging.getLogger().isEnabledFor(logging.CRITICAL)
 
 
+def test_an_interrupt_waits_until_the_jvm_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def session(*_: Any, **__: Any) -> Session:
+        os.kill(os.getpid(), signal.SIGINT)
+        started.append(True)
+        return Session()
+
+    monkeypatch.setattr(ingest, "spark_session", session)
+    monkeypatch.setattr(job, "ingest", lambda *_, **__: pytest.fail("it ran"))
+    make_node(PosixDisk(), home=str(tmp_path / "n"))
+    words = ["pipeline", "ingest", str(tmp_path / "n"), "--out", str(tmp_path / "tables")]
+    ended = CliRunner().invoke(main, words)
+    assert (ended.exit_code, started) == (130, [True])
+    assert ended.stderr == "metaquorum: interrupted before the end; run it again\n"
+
+
 def _fails(error: BaseException) -> Callable[..., int]:
     def write_half(path: Path, text: str, **_: Any) -> int:
         path.write_bytes(text.encode()[: len(text) // 2])

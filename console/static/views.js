@@ -84,7 +84,7 @@ export async function overview(params, signal) {
       await difference(signal, ""),
       h("h2", {}, "What is wrong at this moment"),
       problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, answer.numbers[0].of === 0 ? "No broker is registered at this moment." : `Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync.${unread} If clients have trouble all the same, look at what was changed last: a setting, a quota, an access control entry, a deleted topic.`,
-        answer.warning && [" The newest warning before this moment: ", momentLink(answer.warning.offset, timeText(answer.warning.createTime)), ` ${answer.warning.text}.`]),
+        answer.warning && [" The newest warning before this moment: ", momentLink(answer.warning.offset, timeText(answer.warning.createTime)), ` ${answer.warning.kind}: ${answer.warning.text}.`]),
       lastChanges(answer.offset, signal),
     ],
   };

@@ -259,7 +259,7 @@ def test_a_history_shows_what_each_state_changed(tmp_path: Path) -> None:
             ]
             browser.go("#/overview")
             said = browser.text("main .empty")
-            assert "The newest warning before this moment" in said and "broker 2 (was unfenced)" in said
+            assert "The newest warning before this moment" in said and "broker fenced: broker 2" in said
     finally:
         console.end()
 

@@ -285,7 +285,7 @@ class _Printer:
         return selection.past(item.batch.header.next_offset)
 
     def _show(self, item: ReadBatch, records: Sequence[DecodedRecord]) -> None:
-        kinds = [decoded[3].__class__ for decoded in records]
+        kinds: list[object] = [decoded[3].__class__ for decoded in records]
         unknown = sum(map(kinds.count, (UnknownRecord, UnknownControlRecord, FeatureLevelRecord)))
         self._unknown += unknown and sum(is_newer(decoded.record) for decoded in records)
         self._shown += len(records)

@@ -133,13 +133,15 @@ class Joining:
                 _log.info("controller %d is a voter", node_id)
 
     async def _answers(self, entry: VoterNode) -> bool:
-        """Whether a voter answers where its entry says. Without pre-votes (Apache Kafka before 4.0), whoever
-        listens there counts as that voter."""
-        at = address_of(entry.endpoints, self._listener)
-        if at is None:
+        """Whether a voter answers where its entry says. Without pre-votes (Apache Kafka before 4.0), a node
+        that listens there counts as that voter."""
+        address = address_of(entry.endpoints, self._listener)
+        if address is None:
             return False
         voter = voters.voter_record(entry)
-        return not isinstance(await self._probe.ask(voter, [(at.host, at.port)], PROBE_TIMEOUT_MS), ApiError)
+        return not isinstance(
+            await self._probe.ask(voter, [(address.host, address.port)], PROBE_TIMEOUT_MS), ApiError
+        )
 
     def _say(self, text: str) -> None:
         if text != self._said:

@@ -31,7 +31,7 @@ from metaquorum.storage.uuids import uuid_to_text
 from metaquorum.wire.messages import ApiVersionsRequest, ControllerRegistrationRequest
 
 LEADER_ANSWERS_MS = CHANGE_TIMEOUT_MS + 1_000
-"""How long the leader may take to answer; a change of voters waits for its commit."""
+"""How long the leader may take to answer; a voter change waits for its commit."""
 
 
 def way_to_voters(config: NodeConfig, every_tls: NodeTls, route: Route) -> KafkaWay:

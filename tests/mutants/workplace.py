@@ -294,9 +294,9 @@ class Workplace(Examples):
         """Waits until a mutant is judged."""
         while True:
             child, status = os.wait()
-            run = self.running.pop(child, None)
-            judged = run and self._judged(run, os.waitstatus_to_exitcode(status))
-            if judged:
+            run = self.running.pop(child, None)  # None: a child that a test left behind
+            judged = None if run is None else self._judged(run, os.waitstatus_to_exitcode(status))
+            if judged is not None:
                 return judged
 
     def _judged(self, run: _Run, code: int) -> Judged | None:

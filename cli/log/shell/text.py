@@ -57,11 +57,11 @@ def step_head(step: WalkStep) -> str:
 
 def limit_lines(*states: FoundState) -> Iterator[str]:
     """What states do not cover, and places that are shown as others."""
-    for found in states:
-        if found.shown is not None:
-            yield found.shown.text
-        yield from (f"not covered: {one.line}" for one in found.coverage)
-        yield from unknown_lines(found.unknown)
+    for state in states:
+        if state.shown is not None:
+            yield state.shown.text
+        yield from (f"not covered: {one.line}" for one in state.coverage)
+        yield from unknown_lines(state.unknown)
 
 
 def bounded(lines: Iterable[str], more: str) -> Iterator[str]:

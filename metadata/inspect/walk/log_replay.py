@@ -88,7 +88,8 @@ class LogReplay:
         split = BatchRun.batches if batch_filter is None else partial(self._pieces, batch_filter)
         for batch in self._read(limit, split):
             if isinstance(batch, RunPart):
-                if batch_filter is not None and batch_filter.together and not batch.is_idle:
+                is_merged = batch_filter is not None and batch_filter.together and not batch.is_idle
+                if batch_filter is not None and is_merged and (batch.groups() or not leaves_others):
                     forwarded = self._fast_forward(batch, batch_filter)
                     if forwarded is not None:
                         yield forwarded
@@ -134,6 +135,9 @@ class LogReplay:
         if fits < part.batches:
             self._open(part, fits if fits >= MIN_BATCHES else 0, batch_filter)
             return None
+        if batch_filter.leaves_others:  # it may hold other records, too
+            self.engine.keeps_changes = False
+            pass_over(self.engine, part)
         store(builder, versions)
         builder.offset, builder.epoch = part.next_offset, part.epoch
         builder.timestamp_ms = part.time_ms

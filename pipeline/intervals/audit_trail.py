@@ -44,14 +44,9 @@ class AuditTrail:
         )
 
     def _about(self, record: object, new: dict[bytes, str]) -> tuple[str, ...]:
-        match record:
-            case (
-                r.TopicRecord(topic_id=topic_id)
-                | r.RemoveTopicRecord(topic_id=topic_id)
-                | r.PartitionRecord(topic_id=topic_id)
-                | r.PartitionChangeRecord(topic_id=topic_id)
-            ):
-                return (f"topic/{new.get(topic_id) or self._name_of(topic_id)}",)
+        topic_id: bytes | None = getattr(record, "topic_id", None)
+        if topic_id is not None:
+            return (f"topic/{new.get(topic_id) or self._name_of(topic_id)}",)
         return EntityNamer().entities(record)
 
     def take(self) -> list[Row]:

@@ -18,9 +18,6 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch
 from metaquorum.metadata.records.types import (
     BrokerEndpoint,
     BrokerRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    RemoveTopicRecord,
     TopicRecord,
 )
 from metaquorum.pipeline.logs.places import FACTS_FILE
@@ -124,14 +121,12 @@ def _note(facts: Facts, batch: ReadBatch) -> None:
         match decoded.record:
             case TopicRecord() as record:
                 facts.topics[record.topic_id] = record.name
-            case PartitionRecord() | PartitionChangeRecord() | RemoveTopicRecord() as record:
-                facts.referred.add(record.topic_id)
             case BrokerRecord() as record:
                 facts.brokers[record.broker_id, record.broker_epoch] = record.incarnation_id
                 facts.directories.update(record.log_dirs)
                 facts.endpoints.update(_endpoints(record.broker_id, record.end_points))
-            case _:
-                pass
+            case record if (topic_id := getattr(record, "topic_id", None)) is not None:
+                facts.referred.add(topic_id)
 
 
 def by_bytes(log: LogSurvey, other: LogSurvey) -> tuple[Relation, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from msgspec.structs import replace
+
 from metaquorum.console.tables import TABLES
 from metaquorum.metadata.features import VERSION_STEPS
 from metaquorum.metadata.image import differing_parts
@@ -33,11 +35,14 @@ ALWAYS_A_CHANGE = {
     r.ClearElrRecord,  # its partitions are what changes: without one, there is nothing to show
 }
 NOT_IN_A_SUMMARY = {
-    *(r.ControllerRecord, r.UnregisterControllerRecord, r.ProducerIdsRecord, r.ZkMigrationStateRecord),
-    *(r.BrokerRecord, r.UnregisterBrokerRecord, r.BrokerRegistrationChangeRecord),
-    *(r.PartitionChangeRecord, r.ClearElrRecord, r.RemoveDelegationTokenRecord),
+    *(r.ControllerRecord, r.ProducerIdsRecord, r.ZkMigrationStateRecord),
+    *(r.BrokerRecord, r.BrokerRegistrationChangeRecord),
+    *(r.PartitionChangeRecord, r.ClearElrRecord),
 }
 """Their effects count where they make something worse: fences, partitions without a leader."""
+
+SET_AGAIN_AS_IT_WAS = {"broker", "controller", "config", "quota", "feature"}
+"""Kinds of entities whose removal a command or a restart undoes."""
 
 NO_SIGN_OF_ANOTHER_LOG = {
     *(r.ClearElrRecord, r.UnregisterControllerRecord),
@@ -48,6 +53,13 @@ NO_SIGN_OF_ANOTHER_LOG = {
 
 NOT_IN_THE_CONSOLE = {"migration", "topic"}
 """No cluster of today has the first; the tables of topics are built from the image's columns."""
+
+STAY_WITHOUT_THEIR_TOPIC = {r.AccessControlEntryRecord}
+"""As in Kafka: a topic's access control entries apply to the next one of that name."""
+
+STAY_WITHOUT_THEIR_BROKER = {r.ProducerIdsRecord, r.ConfigRecord, r.AccessControlEntryRecord}
+"""As in Kafka: ids are never given again, a broker's settings apply when it registers again, and no entry is
+about a broker."""
 
 
 def effects() -> Iterator[tuple[ReplayState, Any, ReplayState]]:
@@ -124,6 +136,23 @@ def test_a_summary_has_what_a_record_of_any_type_does() -> None:
     )
 
 
+def test_a_summary_counts_every_removal_and_names_those_that_cannot_be_undone() -> None:
+    kinds, listed = set(), set()
+    for before, record, state in EFFECTS:
+        paths = {*entities_of(before.image)} - {*entities_of(state.image)}
+        gone = {path.partition("/")[0] for path in paths} - {"migration"}  # it is over, not removed
+        summary = Summary()
+        for event in Timeline(before.image).batch(1, 9, [(before.end_offset, record)]):
+            summary.take(event)
+        sections = {one.name: one for one in summary.finish()}
+        if gone:
+            assert sections["changes"].figures, f"_CHANGES (summary/summary.py) lacks the end of {gone}"
+            kinds |= gone
+            if "removed" in sections:
+                listed |= {"topic"} if "topic" in gone else gone  # its configuration goes with it
+    assert kinds - listed == SET_AGAIN_AS_IT_WAS, "_removed (summary/summary.py)"
+
+
 def test_what_fits_only_behind_another_record_shows_a_segment_of_another_log() -> None:
     refused = set()
     for record in [*(record for _, record, _ in EFFECTS), *(one() for one in NO_EFFECT)]:
@@ -132,6 +161,44 @@ def test_what_fits_only_behind_another_record_shows_a_segment_of_another_log() -
         refused |= {type(record)} if errors else set()
     missing = {one.__name__ for one in refused - {*REFERRING} ^ NO_SIGN_OF_ANOTHER_LOG}
     assert not missing, f"REFERRING (metadata/inspect/repair/foreign.py) lacks {missing}"
+
+
+def effects_on(given: list[Any], removal: Any, **names: Any) -> Iterator[tuple[type, bool]]:
+    """The types of which a record about an entity (its fields have these values) changes something, and
+    whether that is gone when the entity is removed. `given`: what makes the entity."""
+    start = after(ReplayState(), given)
+    without = after(start, [removal])
+    samples = [*MORE, *(one for name in WRITTEN_BY for one in WRITTEN_BY[name](3, 1))]
+    for sample in samples:
+        fields = {name: value for name, value in names.items() if hasattr(sample, name)}
+        if not {*names} - {"resource_type", "broker_epoch", "epoch"} & {*fields}:
+            continue
+        changed = after(start, [replace(sample, **fields)])
+        if type(sample) is type(removal) or not differing_parts(start.image, changed.image, provenance=False):
+            continue
+        left = after(changed, [removal]).image
+        yield type(sample), not differing_parts(without.image, left, provenance=False)
+
+
+def test_what_belongs_to_a_topic_goes_with_it() -> None:
+    given = [
+        r.TopicRecord("mine", b"m" * 16),
+        r.PartitionRecord(0, b"m" * 16, (1,), (1,), leader=1, eligible_leader_replicas=(1,)),
+    ]
+    names = {"topic_id": b"m" * 16, "topic_name": "mine", "resource_type": 2, "resource_name": "mine"}
+    found = [*effects_on(given, r.RemoveTopicRecord(b"m" * 16), **names)]
+    assert {r.PartitionRecord, r.PartitionChangeRecord, r.ConfigRecord} <= {kind for kind, _ in found}
+    left = {kind.__name__ for kind in {kind for kind, gone in found if not gone} ^ STAY_WITHOUT_THEIR_TOPIC}
+    assert not left, f"remove_topic (metadata/meanings.py) leaves what they say of the topic: {left}"
+
+
+def test_what_belongs_to_a_broker_goes_with_it() -> None:
+    given = [r.BrokerRecord(4, b"b" * 16, 5)]
+    names = {"broker_id": 4, "id": 4, "broker_epoch": 5, "epoch": 5, "resource_type": 4, "resource_name": "4"}
+    found = [*effects_on(given, r.UnregisterBrokerRecord(4, 5), **names)]
+    assert {r.UnfenceBrokerRecord, r.BrokerRegistrationChangeRecord} <= {kind for kind, _ in found}
+    left = {kind.__name__ for kind in {kind for kind, gone in found if not gone} ^ STAY_WITHOUT_THEIR_BROKER}
+    assert not left, f"what they say of a broker stays when it is unregistered (metadata/meanings.py): {left}"
 
 
 def test_the_console_lists_every_kind_of_entity() -> None:

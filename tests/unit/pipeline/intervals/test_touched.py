@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from metaquorum.metadata.delta import MetadataDelta, diff
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import MetadataImage, differing_parts
+from metaquorum.metadata.inspect.log.entities import BROKER_RECORDS
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import ReplayState
+from metaquorum.pipeline.intervals.tables.brokers import Heard, heard_of, state_of
 from metaquorum.pipeline.intervals.touched import Touched
 from tests.unit.metadata.test_parts_of_the_state import WRITTEN_BY, after, uuid
+from tests.unit.pipeline.intervals.telling import batches, leads, replayed, tables_of
 
 NOT_IN_TABLES = {
     *("quotas", "acls", "scram", "delegation_tokens"),
@@ -28,9 +31,25 @@ MORE: list[Any] = [
         0, TOPIC, (1, 2), (), leader=-1, leader_epoch=0, eligible_leader_replicas=(1,), last_known_elr=(2,)
     ),
     r.ClearElrRecord("elr"),
+    r.ControllerRecord(2, uuid(7), False, (), (r.ControllerFeature("metadata.version", 1, 20),)),
+    r.UnregisterControllerRecord(2),
     r.UnregisterBrokerRecord(1, 5),
 ]
 """Types that `WRITTEN_BY` does not need for a part, each with an effect."""
+SAID_OF_A_BROKER: list[Any] = [
+    r.BrokerRegistrationChangeRecord(1, 5, fenced=-1),
+    r.BrokerRegistrationChangeRecord(1, 5, log_dirs=(uuid(4), uuid(2))),
+    r.BrokerRegistrationChangeRecord(1, 5, in_controlled_shutdown=1),
+    r.BrokerRegistrationChangeRecord(1, 5, fenced=1),
+    r.UnregisterBrokerRecord(1, 5),
+]
+NO_ROW = {
+    *(r.ClientQuotaRecord, r.ProducerIdsRecord, r.ZkMigrationStateRecord),
+    *(r.AccessControlEntryRecord, r.RemoveAccessControlEntryRecord),
+    *(r.UserScramCredentialRecord, r.RemoveUserScramCredentialRecord),
+    *(r.DelegationTokenRecord, r.RemoveDelegationTokenRecord),
+}
+"""Types of `NOT_IN_TABLES`."""
 NO_EFFECT = {r.NoOpRecord, r.BeginTransactionRecord, r.EndTransactionRecord, r.AbortTransactionRecord}
 
 
@@ -77,6 +96,41 @@ def test_the_tables_are_compared_with_what_any_record_changes() -> None:
         )
     missing = {each.__name__ for each in {*get_args(r.Record)} - seen - NO_EFFECT}
     assert not missing, f"add one that has an effect to MORE: {missing}"
+
+
+def rows_after(records: list[Any], last: Any) -> Any:
+    return tables_of(replayed(batches([(0, [leads(3000)]), (1, records), (2, [last])])))
+
+
+def test_the_tables_show_what_a_record_of_any_type_changes() -> None:
+    """Beside a record at the same place that changes nothing."""
+    said = [record for name in WRITTEN_BY for record in WRITTEN_BY[name](3, 1)]
+    records = [record for value in (2, 0, 1) for name in WRITTEN_BY for record in WRITTEN_BY[name](3, value)]
+    shown: set[type] = set()
+    hidden: set[type] = set()
+    for record in [*records, *MORE]:
+        before, now = after(ReplayState(), said), after(ReplayState(), [*said, record])
+        if type(record) not in shown and differing_parts(before.image, now.image, provenance=False):
+            differs = rows_after(said, record) != rows_after(said, r.NoOpRecord())
+            (shown if differs else hidden).add(type(record))
+        said.append(record)
+    missing = {each.__name__ for each in hidden - shown ^ NO_ROW}
+    assert not missing, f"no table (pipeline/intervals/tables/) shows what they change: {missing}"
+
+
+def test_what_is_heard_of_a_broker_is_what_a_record_of_any_type_makes_of_it() -> None:
+    """Of a broker without a registration in the log; a record that says nothing of its state keeps it."""
+    said: list[Any] = [r.BrokerRecord(1, uuid(7), 5, fenced=True, log_dirs=(uuid(3),))]
+    for record in [r.UnfenceBrokerRecord(1, 5), r.FenceBrokerRecord(1, 5), *SAID_OF_A_BROKER]:
+        old, new = (after(ReplayState(), lines).image.brokers.get(1) for lines in (said, [*said, record]))
+        said.append(record)
+        assert old is not None
+        heard = heard_of(record, Heard(old.epoch, state_of(old), old.directories))
+        assert heard is None or (new is not None and heard.fits(new)), (
+            f"heard_of (pipeline/intervals/tables/brokers.py) does not know what {record} says"
+        )
+    missing = {each.__name__ for each in {*BROKER_RECORDS} - {type(record) for record in said}}
+    assert not missing, f"add what they say of a broker to SAID_OF_A_BROKER: {missing}"
 
 
 def test_every_part_of_the_state_is_in_tables_or_known_not_to_be() -> None:

@@ -61,6 +61,12 @@ class Failure(click.ClickException):
     exit_code = EXIT_FAILED
 
 
+class Interrupted(Failure):
+    """Ctrl-C ended a command that says what it leaves."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
 def print_problem(problem: object) -> None:
     """Says on standard error, in one line, what is wrong, while the command continues."""
     click.echo(f"metaquorum: {one_line(problem)}", err=True)

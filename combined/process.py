@@ -112,9 +112,7 @@ class CombinedProcess(NodeProcess):
         self.node = CombinedNode(controller, broker)
         voters = way_to_voters(controlling, tls, machine.route)
         asks = way_to_controllers(serving, tls, machine.route)
-        first = ControllerRole(
-            self, controlling, controller, self.node, servers[0], tls.grpc_controllers, kafka[0], voters
-        )
+        first = ControllerRole(self, controlling, controller, self.node, servers[0], kafka[0], voters)
         # The controller's role logs changes of metadata.
         second = BrokerRole(self, serving, broker, data, servers[1], kafka[1], tls, lines=None, way=asks)
         self.driver.hand_over({BrokerStopped: lambda _: second.refuse()})

@@ -62,13 +62,7 @@ from metaquorum.raft.config import RaftConfig, RaftConfigError, Voter
 from metaquorum.storage.log.config import LogConfig
 
 BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
-_JOINS = "controller.quorum.auto.join.enable"
 _GENERATES = "broker.id.generation.enable"
-_ONLY_BY_GRPC = {
-    _GENERATES: "nothing binds this broker's id",
-    _JOINS: "a command makes this controller a voter",
-}
-"""What nodes ask of controllers over gRPC alone, and what follows if they cannot."""
 FIRST_BOOTSTRAP_ID = -2
 """The id of the first bootstrap server, as in Kafka; the others follow in descending order."""
 
@@ -109,12 +103,11 @@ def load_config(
             if name not in of_tls and not is_of_a_listener(name, (*config.kafka_listeners, *_asked(config)))
         }
         check_passed_over(passed, config.tls_listeners)
-        warnings += [
-            f"{name}=true has no effect where nothing asks controllers over gRPC: {what}; remove the line, "
-            f"or set {PROTOCOL_KEY}=grpc on every node"
-            for name, what in _ONLY_BY_GRPC.items()
-            if values[name] and not config.values[name]
-        ]
+        if values[_GENERATES] and not config.values[_GENERATES]:
+            warnings.append(
+                f"{_GENERATES}=true has no effect where nothing asks controllers over gRPC: nothing binds "
+                f"this broker's id; remove the line, or set {PROTOCOL_KEY}=grpc on every node"
+            )
         warnings += own_entry_warnings(config)
         return replace(
             config,
@@ -304,11 +297,8 @@ def _asked_listeners(
             "node.id and format the directories, or remove one of the two"
         )
     first = asked.kafka if said == KAFKA_PROTOCOL else asked.grpc
-    by_grpc = {
-        _GENERATES: values[_GENERATES] and said == GRPC_PROTOCOL,
-        _JOINS: values[_JOINS] and asked.grpc is not None,
-    }
-    return {**values, PROTOCOL_KEY: said, **by_grpc}, replace(asked, first=first)
+    generates = values[_GENERATES] and said == GRPC_PROTOCOL
+    return {**values, PROTOCOL_KEY: said, _GENERATES: generates}, replace(asked, first=first)
 
 
 def _check_protocols(config: NodeConfig) -> None:

@@ -38,7 +38,7 @@ _SORTED_BY = {
     "leaderEpoch": LEADER_EPOCH,
     "partitionEpoch": PARTITION_EPOCH,
 }
-"""The columns of partitions by which rows are sorted; lists by their length."""
+"""The columns of partitions by which rows are sorted as numbers; lists by their length."""
 
 _COUNTED_DIRECTLY_BELOW = 1 << 12
 """Broker ids below this are counted with one array of this size; larger ones by sorting."""
@@ -73,6 +73,15 @@ def rows_in_trouble(image: MetadataImage, show: str) -> RowArray:
             moving = [row for row, rare in columns.rare.items_sorted() if rare.adding or rare.removing]
             return np.array(moving, dtype=np.int64)
     raise InspectError(f"there is no state {show!r} of partitions; known are {', '.join(SHOWS)}")
+
+
+def _trouble(image: MetadataImage, rows: RowArray) -> IntArray:
+    """How bad the state of each row is: 0 for a partition that is in none of SHOWS; the first of them weighs
+    more than all others together."""
+    every = np.zeros(int(image.topics.columns.live_rows().max(initial=-1)) + 1, dtype=np.int32)
+    for weight, show in enumerate(reversed(SHOWS)):
+        every[rows_in_trouble(image, show)] += 1 << weight
+    return every[rows]
 
 
 def leaders_and_in_sync(image: MetadataImage) -> tuple[Counter[int], Counter[int]]:
@@ -188,7 +197,8 @@ def partition_rows(
     image: MetadataImage, text: str, show: str, order: tuple[str, bool], window: Window
 ) -> RowsFound:
     """The partitions whose topic's name contains `text` (`NAME/3`: one partition), of those that `show`
-    selects. Sorted by topic and index unless `order`, a column and whether it descends, says otherwise."""
+    selects. Sorted by topic and index unless `order`, a column and whether it descends, says otherwise; what
+    has no leader is last either way."""
     topics, columns = image.topics, image.topics.columns
     names = _names(_ByIdentity(image))
     rows = _shown(image, show)
@@ -204,10 +214,14 @@ def partition_rows(
         rows = rows[columns.gather(INDEX, rows) == (-1 if index is None else index)]
     column, descending = order
     keys = [columns.gather(INDEX, rows), names.ranks[columns.gather(TOPIC, rows)]]
-    if column in _SORTED_BY:
+    if column == "state":
+        keys.append(_trouble(image, rows))
+    elif column in _SORTED_BY:
         keys.append(columns.gather(_SORTED_BY[column], rows))
     if descending:
         keys[-1] = -keys[-1]
+    if column == "leader":
+        keys.append(columns.gather(LEADER, rows) == NO_LEADER)
     rows = rows[np.lexsort(keys)]
     shown = rows[window[0] : window[1]]
     under = set(under_min_isr_rows(image).tolist()) if len(shown) else set()

@@ -35,14 +35,16 @@ from metaquorum.metadata.inspect.causes.rule import CRITICAL, SEVERITIES
 from metaquorum.metadata.inspect.log.coverage import Uncovered
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
+from metaquorum.metadata.inspect.timeline.event_groups import WAS_UNFENCED
 from metaquorum.metadata.inspect.timeline.spans import under_min_isr_rows
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
 from metaquorum.metadata.inspect.walk.mentions import Mentions
 from metaquorum.metadata.inspect.walk.states import FoundState
 
+BROKER_REGISTERED = "broker registered"
 ACTIVE, FENCED, SHUTDOWN, GONE = "active", "fenced", "shutdown", "gone"
 _STATE_AFTER = {
-    "broker registered": FENCED,
+    BROKER_REGISTERED: FENCED,
     "broker fenced": FENCED,
     "already fenced": FENCED,
     "broker unfenced": ACTIVE,
@@ -106,8 +108,13 @@ class Lines(msgspec.Struct):
             self.leaders.append(StripTurn(event.offset, event.time_ms, (leader, event.epoch)))
         after = _STATE_AFTER.get(event.kind)
         number = event.entity.partition("/")[2]
-        if after is not None and number.isdigit():
-            self.broker(int(number), StripTurn(event.offset, event.time_ms, after))
+        if after is None or not number.isdigit():
+            return
+        before = self.brokers.get(int(number), [])[-1:]
+        is_same = event.kind == BROKER_REGISTERED and not event.text.endswith(WAS_UNFENCED)
+        if is_same and before and before[0].value != GONE:
+            after = before[0].value  # the same process registered again, or one that was fenced anyway
+        self.broker(int(number), StripTurn(event.offset, event.time_ms, after))
 
 
 def broker_states(image: MetadataImage) -> dict[int, str]:
@@ -293,6 +300,11 @@ class Strip:
     def events(self) -> list[TimelineEvent]:
         """The events from `info` on, as far as the log was read."""
         return self._fine.events
+
+    @property
+    def marked(self) -> list[TimelineEvent]:
+        """Of the events, warnings and critical ones."""
+        return self._fine.marked
 
     @property
     def losses(self) -> list[TimelineEvent]:

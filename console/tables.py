@@ -88,15 +88,17 @@ def table_of(
 
 
 def page_of(columns: tuple[str, ...], rows: Iterable[Row], query: TableQuery) -> TablePage:
-    """A page of rows: those with the query's text, sorted, and cut. Raises InspectError for an unknown
-    column."""
+    """A page of rows: those with the query's text, sorted (what has no value is last either way), and cut.
+    Raises InspectError for an unknown column."""
     listed = list(rows)
     total = len(listed)
     if query.text:
         listed = [row for row in listed if _has_text(row, query.text)]
     _check_column(query.sort, columns)
     if query.sort:
-        listed.sort(key=lambda row: _order(row.get(query.sort)), reverse=query.descending)
+        present = [row for row in listed if row.get(query.sort) is not None]
+        present.sort(key=lambda row: _order(row[query.sort]), reverse=query.descending)
+        listed = present + [row for row in listed if row.get(query.sort) is None]
     start, end = _window(query)
     return TablePage(columns=columns, rows=listed[start:end], count=len(listed), total=total)
 
@@ -115,10 +117,8 @@ def _check_column(name: str, columns: tuple[str, ...]) -> None:
 
 
 def _order(cell: Any) -> tuple[Any, ...]:
-    """Numbers by value and before texts; paths part by part; what is absent last."""
+    """Numbers by value and before texts; paths part by part."""
     match cell:
-        case None:
-            return (2,)
         case bool() | int() | float():
             return (0, cell)
         case list() | dict():

@@ -161,7 +161,7 @@ class Views:
                 *(missing.line for missing in state.coverage),
                 *([] if state.shown is None else [state.shown.text]),
                 *(
-                    [f"{state.unknown} records have a type or version that is not known here"]
+                    [f"{state.unknown} records are of a newer release: what is not known changed nothing"]
                     * bool(state.unknown)
                 ),
             ],

@@ -4,8 +4,6 @@ controller's own request to be made a voter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from metaquorum.controller.answers import not_controller
 from metaquorum.controller.settings.feature_levels import unsupported_by
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -21,9 +19,7 @@ from metaquorum.metadata.requests.common import (
     RemoveRaftVoterRequest,
     UpgradeKRaftVersionRequest,
 )
-from metaquorum.metadata.requests.status import NodeStatus
 from metaquorum.raft import messages
-from metaquorum.raft.config import Identity
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode, VoterSet
 from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
@@ -164,10 +160,33 @@ def how_to_join(raft: RaftCore) -> str:
     return f"controller {node_id} only observes; metaquorum quorum add-voter {node_id} changes that"
 
 
-def _as_voter(identity: Identity) -> Voter:
-    endpoints = tuple(VoterEndpoint(each.name, each.host, each.port) for each in identity.endpoints)
-    supported = KRaftVersionFeature(identity.versions.lowest, identity.versions.highest)
-    return Voter(identity.node_id, identity.directory_id, endpoints, supported)
+def voter_record(voter: VoterNode) -> Voter:
+    """A voter in the form of records and requests; the inverse of `voter_node`."""
+    endpoints = tuple(VoterEndpoint(each.name, each.host, each.port) for each in voter.endpoints)
+    supported = KRaftVersionFeature(voter.versions.lowest, voter.versions.highest)
+    return Voter(voter.node_id, voter.directory_id or ZERO_UUID, endpoints, supported)
+
+
+_MEANS = {
+    ErrorCode.NOT_CONTROLLER: "the leader has just changed",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader has just changed",
+    ErrorCode.DUPLICATE_VOTER: "the leader has a voter with this id, of which this controller's log does not"
+    " tell yet",
+    ErrorCode.VOTER_NOT_FOUND: "the voters have just changed",
+    ErrorCode.REQUEST_TIMED_OUT: "this controller has not caught up, or another change is not committed",
+    ErrorCode.UNSUPPORTED_VERSION: "voters can be changed once kraft.version is 1, by a leader that knows it:"
+    " metaquorum features upgrade kraft.version=1",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "allow its principal Alter and Describe on the cluster, or name"
+    " it in super.users",
+    ErrorCode.INVALID_REQUEST: "the leader finds fault with its listeners or its release",
+}
+"""What a leader's refusal says to a node that asks again by itself. Apache Kafka's messages may be empty."""
+
+
+def not_yet(node_id: int, error: ApiError) -> str:
+    """A refusal of this node's request to be a voter, in one line."""
+    means = _MEANS.get(error.code)
+    return f"controller {node_id} is not a voter yet: {error}" + (f" ({means})" if means else "")
 
 
 class Joiner:
@@ -188,17 +207,18 @@ class Joiner:
         return self._raft.voters.get(self._raft.node_id)
 
     def wanted(
-        self, now_ms: int, quorum: DescribeQuorumResponse | None, statuses: Sequence[NodeStatus]
+        self, now_ms: int, quorum: DescribeQuorumResponse | None, *, answers: bool
     ) -> AddRaftVoterRequest | RemoveRaftVoterRequest | str:
         """One change, which removes the entry or adds this node; or why it has to wait, in one line. If there
-        is an entry, `quorum` is the leader's description, and `statuses` are the nodes that answer at the
-        endpoints of the entry's voter."""
+        is an entry, `quorum` is the leader's description, and `answers` says whether the entry's voter
+        itself answers where it listens."""
         identity, entry = self._raft.state.identity, self.entry
         if entry is None:
+            voter = voter_record(identity.as_voter)
             return AddRaftVoterRequest(
-                voter=_as_voter(identity), cluster_id=identity.cluster_id, timeout_ms=self._timeout_ms
+                voter=voter, cluster_id=identity.cluster_id, timeout_ms=self._timeout_ms
             )
-        problem = self._why_it_stays(entry, now_ms, quorum, statuses)
+        problem = self._why_it_stays(entry, now_ms, quorum, answers=answers)
         return problem or RemoveRaftVoterRequest(
             voter_id=entry.node_id,
             voter_directory_id=entry.directory_id or ZERO_UUID,
@@ -207,11 +227,7 @@ class Joiner:
         )
 
     def _why_it_stays(
-        self,
-        entry: VoterNode,
-        now_ms: int,
-        quorum: DescribeQuorumResponse | None,
-        statuses: Sequence[NodeStatus],
+        self, entry: VoterNode, now_ms: int, quorum: DescribeQuorumResponse | None, *, answers: bool
     ) -> str | None:
         here = f"controller {entry.node_id}"
         voters = () if quorum is None else quorum.voters
@@ -220,8 +236,6 @@ class Joiner:
             self._silent = None
             return f"{here} is not a voter yet: the voters have just changed"
         directory = uuid_to_text(voter.directory_id)
-        own = (quorum.cluster_id, voter.node_id, voter.directory_id)
-        answers = any((one.cluster_id, one.node_id, one.directory_id) == own for one in statuses)
         if voter.is_alive or answers:
             self._silent = None
             return (

@@ -12,6 +12,7 @@ import msgspec
 
 from metaquorum.metadata.errors import UnsupportedVersionError
 from metaquorum.metadata.records import types as records
+from metaquorum.metadata.records.control import UnknownControlRecord
 from metaquorum.metadata.records.types import BrokerRegistrationChangeRecord, Record
 
 METADATA_VERSION = "metadata.version"
@@ -139,6 +140,19 @@ VERSION_STEPS: dict[type[Any], tuple[tuple[int, int], ...]] = {
 def metadata_version_name(level: int) -> str:
     """The name of a level, "3.7-IV4" for 19; an unknown level is named by its number."""
     return METADATA_VERSION_NAMES.get(level) or _LATER_NAMES.get(level, f"level {level}")
+
+
+def is_newer(record: object) -> bool:
+    """Whether a newer release wrote the record: this one does not know its type, its version, or the
+    metadata.version that it sets."""
+    if isinstance(record, records.FeatureLevelRecord):
+        return record.name == METADATA_VERSION and not is_known(record.feature_level)
+    return isinstance(record, records.UnknownRecord | UnknownControlRecord)
+
+
+def is_known(level: int) -> bool:
+    """Whether this release knows what a metadata.version means for readers. 0: none is set."""
+    return level == 0 or level in METADATA_VERSION_NAMES or level in _LATER_NAMES
 
 
 def parse_metadata_version(text: str) -> int:

@@ -302,8 +302,6 @@ class NodeTls:
             self._by_listener[name] = by_files[files]
         self.controllers = self.of(config.controller_listener) if config.controllers_use_tls else None
         """For connections to controllers; None: they have no TLS."""
-        self.grpc_controllers = self.of(config.grpc_controller_listener or "")
-        """For gRPC connections of a controller to others; None: they have no TLS."""
         followed = config.inter_broker_listener
         self.brokers = None if followed is None else self.of(followed.name)
         """For connections to other brokers; None: they have no TLS."""

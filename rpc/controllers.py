@@ -57,9 +57,8 @@ class GrpcAddresses:
     """The controllers' gRPC listeners, as they have registered them, where the quorum's addresses are those
     of Kafka's protocol. `listener` None: they have none."""
 
-    def __init__(self, listener: str | None, raft: RaftCore, image: Callable[[], MetadataImage]) -> None:
-        self._listener = listener
-        self._raft, self._image = raft, image
+    def __init__(self, listener: str | None, image: Callable[[], MetadataImage]) -> None:
+        self._listener, self._image = listener, image
 
     def get(self, node_id: int) -> PeerAddress | None:
         """The address of a controller; None if it is unknown."""
@@ -67,14 +66,6 @@ class GrpcAddresses:
         places = () if registered is None else registered.endpoints
         found = next((at for at in places if at.name == self._listener), None)
         return None if found is None else PeerAddress(found.host, found.port)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._raft.voters))
-
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """(host, port) of all controllers that vote and are registered."""
-        found = [self.get(node_id) for node_id in self]
-        return tuple((each.host, each.port) for each in found if each is not None)
 
 
 def address_of(endpoints: Sequence[Endpoint], listener: str) -> PeerAddress | None:

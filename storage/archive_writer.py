@@ -62,12 +62,15 @@ class Packed(NamedTuple):
 
 
 def pack(append: Callable[[bytes], None], sources: Iterable[ArchiveSource]) -> Packed:
-    """Packs files into an archive; `append` takes its bytes in order. Raises StorageError.
+    """Packs files into an archive; `append` takes its bytes in order. Raises StorageError, also for a log of
+    which nothing is left.
 
     Segments come first, node by node; then snapshots, those with the same name together.
     """
     packer = Packer(append)
     gone: list[str] = []
+    lost: dict[str, str] = {}
+    kept: set[str] = set()
     kind, seen = "", SeenPieces()
     for source in sorted(sources, key=_order):
         if _kind(source) != kind:
@@ -76,11 +79,21 @@ def pack(append: Callable[[bytes], None], sources: Iterable[ArchiveSource]) -> P
             file = source.disk.open_read(source.path)
         except FileMissingError:
             gone.append(source.path)
+            if kind != "other":
+                lost[parent_of(source.name)] = parent_of(source.path)
             continue
         try:
             packer.add(source.name, file, seen, parse_segment_name(name_of(source.name)))
         finally:
             file.close()
+        if kind != "other":
+            kept.add(parent_of(source.name))
+    for name, path in lost.items():
+        if name not in kept:
+            raise StorageError(
+                f"every segment and snapshot in {path} was removed while it was read; check that it is the"
+                " directory of a node that runs, and archive it again"
+            )
     return Packed(packer.finish(), packer.stored_bytes, gone)
 
 

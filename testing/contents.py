@@ -8,7 +8,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from metaquorum.clients.admin.groups import committed_offsets, delete_group, describe_group, list_groups
+from metaquorum.clients.admin.groups import (
+    commit_offsets,
+    committed_offsets,
+    delete_group,
+    describe_group,
+    list_groups,
+    partitions_of,
+)
 from metaquorum.clients.admin.partition_logs import LATEST, log_offsets
 from metaquorum.clients.admin.topics import create_topics, delete_topics
 from metaquorum.clients.admin.transactions import list_transactions
@@ -161,6 +168,11 @@ class ClusterContents(RunningCluster):
         """How many messages behind the end a group's committed offsets are, by topic and partition."""
         return self._run(self._lag(group), f"the lag of group {group}")
 
+    def commit_offsets(self, group: str, topic: str, offset: int = 0) -> None:
+        """A group without members has committed this offset for every partition of a topic, so its consumers
+        begin there, whatever their `auto.offset.reset` says."""
+        self._run(self._commit(group, topic, offset), f"offsets of group {group}")
+
     # --- messages
 
     def messages(self, topic: str, partition: int = 0) -> tuple[StoredMessage, ...]:
@@ -230,6 +242,18 @@ class ClusterContents(RunningCluster):
                 raise ClusterError(f"the end of {partition[0]}-{partition[1]} is not known: {end.name}")
             lags[partition] = end - offset.offset
         return lags
+
+    async def _commit(self, group: str, topic: str, offset: int) -> None:
+        client = self._asks()
+        places, missing = await partitions_of(client, [(topic, None)])
+        if missing:
+            raise ClusterError(f"offsets of group {group} were not committed: {missing[0]}")
+        codes = await commit_offsets(client, group, dict.fromkeys(places, offset))
+        for (name, index), code in codes.items():
+            if code is ErrorCode.UNKNOWN_MEMBER_ID:
+                raise ClusterError(f"group {group} has members, which commit offsets: close them first")
+            if code is not ErrorCode.NONE:
+                raise ClusterError(f"offset {offset} of {name}-{index} was not committed: {code.name}")
 
     async def _create(self, topic: NewTopic, *, is_new: bool) -> None:
         (result,) = await create_topics(self._asks(), [topic])

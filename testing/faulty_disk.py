@@ -30,15 +30,14 @@ from metaquorum.testing.names import DirectoryMoves, Names
 
 class FaultyDisk:
     """`Disk` in memory. `operations` counts those that change something, `last_cost_ms` is the cost of the
-    last one. If `crash_after` is set, the operation after that many raises PowerLossError. `wall_ms`: the
-    clock of the files; without one, none of them ever gets old."""
+    last one. `wall_ms`: the clock of the files; without one, none of them ever gets old."""
 
     def __init__(self, rng: random.Random, profile: FaultProfile | None = None) -> None:
         self.rng = rng
         self.profile = profile or FaultProfile()
         self.operations = 0
         self.last_cost_ms = 0
-        self.crash_after: int | None = None
+        self._last_operation: int | None = None
         self.wall_ms: Callable[[], int] = lambda: NO_CLOCK_MS
         self._dead = False
         # `_names` and `_pending` go by the present names.
@@ -50,6 +49,15 @@ class FaultyDisk:
         self._injections: list[Injection] = []
 
     # --- faults
+
+    @property
+    def crash_after(self) -> int | None:
+        """The operation after this many more raises PowerLossError; None: none does."""
+        return None if self._last_operation is None else self._last_operation - self.operations
+
+    @crash_after.setter
+    def crash_after(self, operations: int | None) -> None:
+        self._last_operation = None if operations is None else self.operations + operations
 
     def inject(
         self,
@@ -79,7 +87,7 @@ class FaultyDisk:
         self.last_cost_ms = base + (self.profile.slow_ms if slow else 0)
         if operation not in ("read", "list", "lock"):
             self.operations += 1
-            if self.crash_after is not None and self.operations > self.crash_after:
+            if self._last_operation is not None and self.operations > self._last_operation:
                 self._dead = True
                 raise PowerLossError(f"power lost during operation {self.operations} ({operation} of {path})")
         self._inject_error(operation, directory, path)

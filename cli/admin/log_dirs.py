@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -13,6 +13,7 @@ from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure, print_problem
 from metaquorum.cli.text.output import confirm, echo_json, echo_table, json_option, table_options
+from metaquorum.clients.admin.cluster import list_brokers
 from metaquorum.clients.admin.replicas import BrokerDirectories, Directory, describe_log_dirs
 from metaquorum.clients.admin.topics import DescribedTopic, list_topics
 from metaquorum.clients.kafka.cluster import KafkaClient
@@ -58,11 +59,11 @@ log_dirs.add_command(move)
 def describe(
     options: ClusterOptions, brokers: tuple[int, ...], names: tuple[str, ...], replicas: bool, as_json: bool
 ) -> int:
-    """Show the log directories of all live brokers.
+    """Show the log directories of all brokers.
 
     Sizes are in bytes. For an offline directory, the replicas are those that the metadata log places there,
     if the broker knows its id. The role `future` marks a copy that is being moved there, and its
-    lag behind the replica. Exit code 1 if a broker does not answer.
+    lag behind the replica. Exit code 1 if a broker does not answer, or is not live.
     """
 
     async def ask(client: KafkaClient) -> tuple[list[DescribedTopic], tuple[BrokerDirectories, ...]]:
@@ -77,7 +78,10 @@ def describe(
             for each in topics_here
             if each.name in names
         }
-        return topics_here, await describe_log_dirs(client, brokers or live, chosen if names else None)
+        answers = await describe_log_dirs(client, brokers or live, chosen if names else None)
+        if not brokers:
+            answers += await _not_live(client, live, topics_here, names)
+        return topics_here, answers
 
     with options.open() as cluster:
         topics, answers = cluster.call(ask)
@@ -99,6 +103,19 @@ def describe(
     for silent_broker in silent:
         print_problem(f"broker {silent_broker.broker_id} did not answer: {silent_broker.problem}")
     return EXIT_FAILED if silent else 0
+
+
+async def _not_live(
+    client: KafkaClient, live: Iterable[int], topics: Sequence[DescribedTopic], names: Sequence[str]
+) -> tuple[BrokerDirectories, ...]:
+    """The brokers that hold replicas of the topics `names`, or without names all registered ones, and that
+    nobody can ask. Brokers before KIP-1073 list no fenced ones: those are known by their replicas alone."""
+    parts = [part for each in topics if not names or each.name in names for part in each.partitions]
+    known = {broker_id for part in parts for broker_id in part.replicas}
+    if not names:
+        known |= {each.broker_id for each in await list_brokers(client)}
+    why = "it is not live; see: metaquorum brokers list"
+    return tuple(BrokerDirectories(broker_id=each, problem=why) for each in sorted(known - {*live}))
 
 
 class _Topics(NamedTuple):

@@ -23,7 +23,15 @@ from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, INTERVAL_S
 from metaquorum.cli.log.input.follow import follow as follow_log
 from metaquorum.cli.log.input.live import FOLLOWED, LiveCommand
-from metaquorum.cli.log.input.options import ENTITY, PATH, TIME, TYPE, clear_progress, report_limits
+from metaquorum.cli.log.input.options import (
+    ENTITY,
+    PATH,
+    TIME,
+    TYPE,
+    clear_progress,
+    report_limits,
+    report_unknown,
+)
 from metaquorum.cli.log.input.partition import Shown, dump_file, partition_files
 from metaquorum.cli.log.input.select import SelectedRecords
 from metaquorum.cli.log.input.source import Item, MetadataLog, ReadBatch
@@ -37,6 +45,7 @@ from metaquorum.cli.log.watch.command import watch
 from metaquorum.cli.log.why import why
 from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.features import is_newer
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, behind_the_log
@@ -45,7 +54,7 @@ from metaquorum.metadata.inspect.log.points import END
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
-from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.records.types import FeatureLevelRecord, UnknownRecord
 from metaquorum.metadata.text.cause_text import asked_json, asked_text
 from metaquorum.metadata.text.dump import batch_payloads, payload_json, payload_texter
 from metaquorum.metadata.text.tree import plain_number
@@ -276,8 +285,9 @@ class _Printer:
         return selection.past(item.batch.header.next_offset)
 
     def _show(self, item: ReadBatch, records: Sequence[DecodedRecord]) -> None:
-        kinds = [decoded[3].__class__ for decoded in records]
-        self._unknown += kinds.count(UnknownRecord) + kinds.count(UnknownControlRecord)
+        kinds: list[object] = [decoded[3].__class__ for decoded in records]
+        unknown = sum(map(kinds.count, (UnknownRecord, UnknownControlRecord, FeatureLevelRecord)))
+        self._unknown += unknown and sum(is_newer(decoded.record) for decoded in records)
         self._shown += len(records)
         lines = (
             _json_lines(item, records, self._secrets)
@@ -319,8 +329,7 @@ class _Printer:
 
     def exit_code(self) -> int:
         if self._unknown:
-            records = "1 record has" if self._unknown == 1 else f"{self._unknown} records have"
-            print_problem(f"{records} a type or version that this release does not know; shown as read")
+            report_unknown(self._unknown, "shown as read")
         return log_exit_code(
             damaged=self._damaged, uncovered=bool(self._coverage), unknown=bool(self._unknown)
         )

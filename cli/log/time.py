@@ -36,6 +36,7 @@ from metaquorum.cli.text.output import (
     shows_secrets,
     table_options,
     table_width,
+    write_line,
 )
 from metaquorum.metadata.inspect.answers import change_json, span_json
 from metaquorum.metadata.inspect.entities.diff import diff_logs, diff_points
@@ -337,7 +338,7 @@ def history(
             log, wanted, start, end or Point(), complain, limits, past_corruption=past_corruption
         ):
             clear_progress(log)
-            click.echo(json_line({"kind": "state", **span_json(span)}) if as_json else span_text(span))
+            write_line(json_line({"kind": "state", **span_json(span)}) if as_json else span_text(span))
             shown += 1
     finally:
         clear_progress(log)

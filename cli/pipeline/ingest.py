@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from metaquorum.cli.errors import Failure, print_problem
+from metaquorum.cli.errors import Failure, Interrupted, print_problem
 from metaquorum.cli.pipeline.paths import Place
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
 from metaquorum.pipeline.logs.places import NoLogsError
 from metaquorum.pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session, watched
 from metaquorum.pipeline.stores.address import PathError
 from metaquorum.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from metaquorum.pipeline.ingest.plan import IngestReport
 
 LINE_SECONDS = 5.0
 """Interval of progress lines where standard error is not a terminal, in seconds."""
@@ -77,6 +87,22 @@ def ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str | 
     A path is a segment, a log directory, a node's directory, or a directory above many of them. A later run
     reads only new records. The logs are never changed. Damage is listed in the table `damage`.
     """
+    try:
+        report = _ingest(paths, out, master, cluster)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted before the end; run it again") from None
+    if as_json:
+        echo_json(msgspec.to_builtins(report))
+        return
+    clusters = len(report.ingested) + len(report.unchanged) + len(report.kept)
+    click.echo(
+        f"{clusters} clusters: {len(report.ingested)} read, {len(report.unchanged)} unchanged, "
+        f"{report.records:,} records written, version {report.version} of {out}"
+    )
+    echo_table(("TABLE", "ROWS"), [(name, f"{count:,}") for name, count in sorted(report.rows.items())])
+
+
+def _ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str | None) -> IngestReport:
     progress = IngestProgress()
     try:
         require_pyspark()
@@ -91,25 +117,35 @@ def ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str | 
         session = spark_session(master, light=True)
     except (SessionError, NoLogsError, PathError, StorageError) as error:
         raise Failure(str(error)) from error
-    try:
-        report = run(
-            session, given, out, cluster=cluster, show=progress.show, watch=watched, say=progress.say
-        )
-    except (NoLogsError, LayoutError, ExecutorError, PathError, StorageError) as error:
-        raise Failure(str(error)) from error
-    finally:
-        progress.end()
-        session.stop()
+    with _ended_by_interrupt():
+        try:
+            report = run(
+                session, given, out, cluster=cluster, show=progress.show, watch=watched, say=progress.say
+            )
+        except (NoLogsError, LayoutError, ExecutorError, PathError, StorageError) as error:
+            raise Failure(str(error)) from error
+        finally:
+            progress.end()
+            session.stop()
     for problem in report.unreadable:
         progress.say(f"left out: {problem}")
     for line in report.left_out:
         progress.say(f"left out: {line}")
-    if as_json:
-        echo_json(msgspec.to_builtins(report))
-        return
-    clusters = len(report.ingested) + len(report.unchanged) + len(report.kept)
-    click.echo(
-        f"{clusters} clusters: {len(report.ingested)} read, {len(report.unchanged)} unchanged, "
-        f"{report.records:,} records written, version {report.version} of {out}"
-    )
-    echo_table(("TABLE", "ROWS"), [(name, f"{count:,}") for name, count in sorted(report.rows.items())])
+    return report
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """While entered, Ctrl-C ends the run as it ends other commands. Spark's own handler asks the JVM on the
+    connection that was interrupted, which fails with tracebacks; py4j logs one for the interrupt itself."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        logging.disable()
+        raise KeyboardInterrupt
+
+    earlier = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+        logging.disable(logging.NOTSET)

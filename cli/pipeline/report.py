@@ -10,6 +10,7 @@ from metaquorum.cli.pipeline.audit import load_fleet
 from metaquorum.cli.pipeline.paths import FilePath, Place
 from metaquorum.pipeline.audit.findings import AuditLimits, findings
 from metaquorum.pipeline.report.page import page
+from metaquorum.storage.disk.interface import STAGED_SUFFIX
 
 
 @click.command()
@@ -25,10 +26,25 @@ def report(tables: str, out: Path, title: str) -> int:
     try:
         previous = out.read_text(encoding="utf-8", errors="replace") if out.is_file() else None
         text = page(fleet, findings(fleet, AuditLimits()), title=title, tables=tables, previous=previous)
-        out.write_text(text, encoding="utf-8")
+        replace_file(out, text)
     except OSError as error:
         raise click.ClickException(
             f"{out} cannot be written: {error.strerror}; choose another file"
         ) from error
     click.echo(f"{out}: {len(fleet.clusters)} clusters, {len(text.encode()) // 1024} KiB")
     return 0
+
+
+def replace_file(out: Path, text: str) -> None:
+    """Replaces a file at once: an interrupt or a full disk leaves the earlier report. Raises OSError."""
+    if out.exists() and not out.is_file():  # a pipe, or a device
+        out.write_text(text, encoding="utf-8")
+        return
+    target = out.resolve()
+    staged = target.with_name(f"{target.name}{STAGED_SUFFIX}")
+    try:
+        staged.write_text(text, encoding="utf-8")
+        staged.replace(target)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise

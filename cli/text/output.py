@@ -74,6 +74,14 @@ def json_line(value: object) -> str:
     return json_bytes(value, secrets=shows_secrets()).decode()
 
 
+def write_line(line: str) -> None:
+    """One of many lines. Flushed on a terminal only: a flush costs as much as the line."""
+    if sys.stdout.isatty():
+        click.echo(line)
+    else:
+        sys.stdout.write(f"{line}\n")
+
+
 def text_or_base64(name: str, content: bytes | None) -> dict[str, str | None]:
     """Text as it is; bytes that are not UTF-8 in base64, under a name that shows it."""
     if content is None:

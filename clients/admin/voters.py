@@ -15,13 +15,13 @@ from metaquorum.metadata.requests import common as api
 from metaquorum.wire import messages as wire
 
 SILENT_MS = 6_000
-"""A replica that the leader has not heard from for this long is not alive. Kafka's voters fetch every
-500 ms."""
+"""For commands: a replica that the leader has not heard from for this long is not alive. Kafka's voters fetch
+every 500 ms."""
 LAG_MAX = 100
 """An observer that lags by more records is waited for; the leader decides by its own rule."""
 
 
-async def describe_voters(client: KafkaClient) -> api.DescribeQuorumResponse:
+async def describe_voters(client: KafkaClient, silent_ms: int = SILENT_MS) -> api.DescribeQuorumResponse:
     """The quorum, with who is alive and where observing controllers have registered. Raises ApiError."""
     quorum = await describe_quorum(client)
     cluster = await client.ask(wire.DescribeClusterRequest(endpoint_type=api.CONTROLLERS), lowest=1)
@@ -37,7 +37,7 @@ async def describe_voters(client: KafkaClient) -> api.DescribeQuorumResponse:
         if not endpoints and at is not None and name:
             endpoints = (VoterEndpoint(name, *at),)
         heard_ms = replica.last_fetch_ms
-        alive = leads or (heard_ms is not None and heard_ms > now_ms - SILENT_MS)
+        alive = leads or (heard_ms is not None and heard_ms > now_ms - silent_ms)
         return replace(
             replica,
             is_alive=alive,

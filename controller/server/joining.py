@@ -1,6 +1,7 @@
 """An observing controller requests automatically to be made a voter (controller.quorum.auto.join.enable).
 
-The leader decides whether the node has nearly caught up, and whether a change may begin.
+It asks in Kafka's protocol, so that a controller of Apache Kafka may lead. The leader decides whether the
+node has nearly caught up, and whether a change may begin.
 """
 
 from __future__ import annotations
@@ -11,24 +12,22 @@ import math
 import random
 from typing import Protocol
 
-from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.quorum.nodes import describe_nodes
-from metaquorum.clients.quorum.voters import (
-    CHANGE_TIMEOUT_MS,
-    add_raft_voter,
-    remove_raft_voter,
-)
+from metaquorum.clients.admin.voters import add_voter, describe_voters, remove_voter
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.quorum.voters import CHANGE_TIMEOUT_MS
 from metaquorum.clients.search import ClientError
 from metaquorum.controller import voters
 from metaquorum.controller.brokers.brokers import own_registration
 from metaquorum.controller.node import ControllerNode
+from metaquorum.controller.server.voter_changes import VoterProbe
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.image import GRPC_LISTENER, MetadataImage
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import AddRaftVoterRequest, RemoveRaftVoterRequest
 from metaquorum.metadata.requests.settings import RegisterControllerRequest
 from metaquorum.network.backoff import Backoff, BackoffPolicy
-from metaquorum.network.tls import TlsMaterial
 from metaquorum.raft.core import RaftCore
+from metaquorum.raft.voters import VoterNode
+from metaquorum.rpc.controllers import address_of
 
 RETRY = BackoffPolicy(initial_ms=250, max_ms=5_000)
 PROBE_TIMEOUT_MS = 1_000
@@ -42,23 +41,25 @@ ALONE_S = 5.0
 
 
 class Joining:
-    """`client` sends requests to the quorum and is closed by its owner; `tls`: how controllers are reached,
-    None: plain text. Call `poke` after every step: it costs nothing while nothing is due. If not `enabled`,
-    one line says how to make this node a voter."""
+    """`client` asks the leader, `probe` asks who listens at another voter's `listener`. Call `poke` after
+    every step: it costs nothing while nothing is due. If not `enabled`, one line says how to make this node a
+    voter."""
 
     def __init__(
         self,
         raft: RaftCore,
-        client: AdminClient,
+        client: KafkaClient,
+        probe: VoterProbe,
+        listener: str,
         rng: random.Random,
-        tls: TlsMaterial | None,
         *,
         enabled: bool,
     ) -> None:
         self._raft = raft
         self._client = client
+        self._probe = probe
+        self._listener = listener
         self._rng = rng
-        self._tls = tls
         self._enabled = enabled
         silent_ms = 2 * raft.state.config.check_quorum_ms
         self._joiner = voters.Joiner(raft, silent_ms=silent_ms, timeout_ms=CHANGE_TIMEOUT_MS)
@@ -103,34 +104,44 @@ class Joining:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _join(self) -> None:
-        backoff = Backoff(RETRY, self._rng)
+        backoff, node_id = Backoff(RETRY, self._rng), self._raft.node_id
         while voters.may_join(self._raft):
             try:
                 await self._ask()
-            except (ApiError, ClientError) as error:
-                self._say(f"controller {self._raft.node_id} is not a voter yet: {error}")
+            except ApiError as error:
+                self._say(voters.not_yet(node_id, error))
+            except ClientError as error:
+                self._say(f"controller {node_id} is not a voter yet: {error}")
             await asyncio.sleep(backoff.failed(0) / 1000)
 
     async def _ask(self) -> None:
         """Sends one change, or logs why it has to wait."""
-        node_id, quorum, statuses = self._raft.node_id, None, []
+        node_id, quorum, answers = self._raft.node_id, None, False
         entry = self._joiner.entry
         if entry is not None:
-            quorum = await self._client.describe_quorum()
-            by_grpc = [each for each in entry.endpoints if each.name.upper().startswith(GRPC_LISTENER)]
-            addresses = [(each.host, each.port) for each in by_grpc]
-            answers = await describe_nodes(addresses, timeout_ms=PROBE_TIMEOUT_MS, tls=self._tls)
-            statuses = [answer.report.status for answer in answers if answer.report is not None]
+            quorum = await describe_voters(self._client, self._raft.state.config.check_quorum_ms)
+            answers = await self._answers(entry)
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        match self._joiner.wanted(now_ms, quorum, statuses):
+        match self._joiner.wanted(now_ms, quorum, answers=answers):
             case str() as problem:
                 self._say(problem)
             case RemoveRaftVoterRequest() as removal:
-                await remove_raft_voter(self._client, removal)
+                await remove_voter(self._client, removal)
                 _log.info("controller %d: its entry with a directory that it lost was removed", node_id)
             case AddRaftVoterRequest() as addition:
-                await add_raft_voter(self._client, addition)
+                await add_voter(self._client, addition)
                 _log.info("controller %d is a voter", node_id)
+
+    async def _answers(self, entry: VoterNode) -> bool:
+        """Whether a voter answers where its entry says. Without pre-votes (Apache Kafka before 4.0), a node
+        that listens there counts as that voter."""
+        address = address_of(entry.endpoints, self._listener)
+        if address is None:
+            return False
+        voter = voters.voter_record(entry)
+        return not isinstance(
+            await self._probe.ask(voter, [(address.host, address.port)], PROBE_TIMEOUT_MS), ApiError
+        )
 
     def _say(self, text: str) -> None:
         if text != self._said:

@@ -1,15 +1,18 @@
-"""A controller's way to the other voters, and what it asks over that: to be registered, and who a new voter
-is."""
+"""A controller's way to the other voters, and what it asks over that: the leader to be registered and to be a
+voter, and any voter who it is."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from metaquorum.clients.kafka.connection import ConnectionFailed, NodeConnection
+from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient
+from metaquorum.clients.kafka.connection import ConnectionFailed, NodeConnection, UnsupportedVersion
 from metaquorum.clients.kafka.message_forms import CannotSay
 from metaquorum.clients.kafka.node_messages import features_of, listeners_of
-from metaquorum.clients.kafka.raft_client import CONNECT_S, KafkaWay
+from metaquorum.clients.kafka.raft_client import KafkaWay
 from metaquorum.clients.kafka.raft_messages import Misshapen, NotOfRaft, request_body, response_of
+from metaquorum.clients.quorum.voters import CHANGE_TIMEOUT_MS
 from metaquorum.clients.search import ClientError
 from metaquorum.config.node import NodeConfig
 from metaquorum.controller.server.voter_changes import no_answer
@@ -27,6 +30,9 @@ from metaquorum.rpc.transport import PeerAddress
 from metaquorum.storage.uuids import uuid_to_text
 from metaquorum.wire.messages import ApiVersionsRequest, ControllerRegistrationRequest
 
+LEADER_ANSWERS_MS = CHANGE_TIMEOUT_MS + 1_000
+"""How long the leader may take to answer; a voter change waits for its commit."""
+
 
 def way_to_voters(config: NodeConfig, every_tls: NodeTls, route: Route) -> KafkaWay:
     """How this controller connects to the others' listener: it logs in as that listener is configured here.
@@ -40,29 +46,39 @@ def way_to_voters(config: NodeConfig, every_tls: NodeTls, route: Route) -> Kafka
     )
 
 
-class KafkaRegistrar:
-    """Registers this controller with the one that leads, over Kafka's protocol (KIP-919)."""
+class LeaderClient(KafkaClient):
+    """A KafkaClient for the controller that leads, of this release or of Apache Kafka: each request over a
+    connection of its own, once."""
 
     def __init__(self, raft: RaftCore, controllers: Controllers, way: KafkaWay) -> None:
+        super().__init__((), timeout_ms=LEADER_ANSWERS_MS, asks_brokers=False)
         self._raft, self._controllers, self._way = raft, controllers, way
 
-    async def register(self, request: RegisterControllerRequest) -> None:
-        """Raises ApiError or ClientError."""
-        leader_id, way = self._raft.leader_id, self._way
+    async def ask(
+        self, body: Any, *, target: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
+    ) -> Any:
+        """Raises ApiError for an API that the leader does not have, ClientError if none answers."""
+        leader_id, way, name = self._raft.leader_id, self._way, type(body).__name__.removesuffix("Request")
         address = None if leader_id is None else self._controllers.get(leader_id)
         if address is None:
             raise ClientError("the leader's address is not known")
         try:
             connection = await way.open(address, looks_for_tls=False)
             try:
-                answer = (await connection.ask(_body(request), timeout_s=CONNECT_S)).body
+                version = connection.version(name, lowest, highest)
+                timeout_s = self.timeout_ms / 1000
+                return (await connection.ask(body, version=version, timeout_s=timeout_s)).body
             finally:
                 connection.close()
+        except UnsupportedVersion as error:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"node {leader_id}: {error}") from error
         except (ConnectionFailed, TimeoutError) as error:
             raise ClientError(f"node {leader_id}: {error or 'no answer in time'}") from error
-        if answer.error_code:
-            code = ErrorCode.of(answer.error_code)
-            raise ApiError(code, answer.error_message or f"node {leader_id} answers {code.name}")
+
+    async def register(self, request: RegisterControllerRequest) -> None:
+        """Registers this controller (KIP-919). Raises ApiError or ClientError."""
+        answer = await self.ask(_body(request))
+        self.refuse(answer.error_code, answer.error_message)
 
 
 class KafkaProbe:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
-from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.config.node import NodeConfig
 from metaquorum.controller.brokers.brokers import broker_state
 from metaquorum.controller.events import Answer
@@ -15,7 +14,7 @@ from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.server.forwarding_service import ForwardingService, KafkaCalls
 from metaquorum.controller.server.joining import Joining, SelfRegistration
 from metaquorum.controller.server.kafka import controller_services, log_connections
-from metaquorum.controller.server.kafka_quorum import KafkaProbe, KafkaRegistrar, way_to_voters
+from metaquorum.controller.server.kafka_quorum import KafkaProbe, LeaderClient, way_to_voters
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.services import (
     AdminService,
@@ -33,7 +32,7 @@ from metaquorum.metadata.requests.status import BrokerControlState, BrokerContro
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from metaquorum.metadata.text.addresses import listener_text
 from metaquorum.network.files_plan import port_limits
-from metaquorum.network.tls import NodeTls, TlsMaterial
+from metaquorum.network.tls import NodeTls
 from metaquorum.node.driver import Ending
 from metaquorum.node.machine import OWN_PROCESS, Machine
 from metaquorum.node.node_process import NodeProcess
@@ -77,7 +76,6 @@ def run(config_path: str) -> int:
 async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
     """Runs from start to end. Raises ConfigError, StartError or StorageError if it cannot start."""
     every_tls = NodeTls(config)
-    tls = every_tls.grpc_controllers
     add_directory_ids(config, machine)
     own, directories = check_directories(config, machine.disk)
     machine = machine.planned(config)
@@ -90,7 +88,7 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
         metrics = bind_metrics(config.metrics_listener, config.tls)
         replica = open_replica(config, own, directories, machine.disk)
         way = way_to_voters(config, every_tls, machine.route)
-        process = ControllerProcess(config, replica, server, tls, metrics, machine, kafka=kafka, way=way)
+        process = ControllerProcess(config, replica, server, metrics, machine, kafka=kafka, way=way)
         return await process.run()
     finally:
         await server.stop(None)
@@ -105,7 +103,6 @@ class ControllerProcess(NodeProcess):
         config: NodeConfig,
         replica: OpenReplica,
         server: GuardedServer,
-        tls: TlsMaterial | None,
         metrics: BoundMetrics | None = None,
         machine: Machine = OWN_PROCESS,
         *,
@@ -115,7 +112,7 @@ class ControllerProcess(NodeProcess):
         stats = None if metrics is None else NodeStatistics(machine.clock.monotonic_ms())
         super().__init__(config, replica, metrics, stats, machine)
         self.node = controller_node(self, config)
-        self.roles = (ControllerRole(self, config, self.node, self.node, server, tls, kafka, way),)
+        self.roles = (ControllerRole(self, config, self.node, self.node, server, kafka, way),)
 
 
 def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
@@ -141,7 +138,6 @@ class ControllerRole:
         node: ControllerNode,
         driven: Node,
         server: GuardedServer,
-        tls: TlsMaterial | None,
         kafka: KafkaListeners,
         way: KafkaWay,
     ) -> None:
@@ -163,22 +159,19 @@ class ControllerRole:
         )
         process.driver.hand_over({Answer: self._requests.answer})
         cluster_id = process.replica.identity.cluster_id
-        self._voter_changes = VoterChanges(
-            self._requests, raft, cluster_id, KafkaProbe(cluster_id, raft, way), config.controller_listener
-        )
+        probe, listener = KafkaProbe(cluster_id, raft, way), config.controller_listener
+        self._voter_changes = VoterChanges(self._requests, raft, cluster_id, probe, listener)
         self._health = Health(server)
-        grpc = GrpcAddresses(config.grpc_controller_listener, raft, self.image)
-        asks = AdminClient(grpc.addresses, tls=tls, rng=process.rng, route=process.machine.route)
-        self._asks = asks
-        registrar = KafkaRegistrar(raft, process.controllers, way)
-        self._registration = SelfRegistration(node, registrar, process.rng)
+        leader = LeaderClient(raft, process.controllers, way)
+        self._registration = SelfRegistration(node, leader, process.rng)
         joins = config.flag("controller.quorum.auto.join.enable")
-        self._joining = Joining(raft, asks, process.rng, tls, enabled=joins)
+        self._joining = Joining(raft, leader, probe, listener, process.rng, enabled=joins)
         self._lines = MetadataLines(process.replica.image)
         self._standing = Standing(lambda: raft.state.other_voters)
         self._seen_image: MetadataImage | None = None
         self._seen: tuple[object, ...] = ()
-        self._add_services(service, Hints(grpc), cluster_id)
+        hints = Hints(GrpcAddresses(config.grpc_controller_listener, self.image))
+        self._add_services(service, hints, cluster_id)
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
         self._server.note_callers(grpc_callers(self._config).note)
@@ -284,7 +277,6 @@ class ControllerRole:
         """Closes clients and servers."""
         await self._joining.close()
         await self._registration.close()
-        await self._asks.close()
         await self._kafka.close(at_once=self._process.is_killed)
         await self._server.stop(None if self._process.is_killed else STOP_GRACE_S)
 

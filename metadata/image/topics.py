@@ -105,6 +105,10 @@ class TopicsImage:
         """The partition in a live row."""
         return partition_at(self.columns, self.by_slot, row)
 
+    def seen(self, chunk: Chunk, rows: RowArray) -> list[PartitionInfo]:
+        """As `TopicsBuilder.seen`."""
+        return _seen(self.columns, self.by_slot, chunk, rows)
+
     def key_at(self, row: int) -> tuple[bytes, int]:
         """(topic id, partition index) of a live row."""
         data = self.columns.chunks[row >> CHUNK_SHIFT].data
@@ -185,6 +189,18 @@ def _partition(
         elr=rare.elr,
         last_known_elr=rare.last_known_elr,
     )
+
+
+def _seen(
+    columns: PartitionColumns | ColumnsBuilder,
+    by_slot: ShardedMap[int, bytes] | MapBuilder[int, bytes],
+    chunk: Chunk,
+    rows: RowArray,
+) -> list[PartitionInfo]:
+    return [
+        _partition(columns, by_slot[values[TOPIC]], row, chunk, values)
+        for row, values in zip(rows.tolist(), chunk.data.T.tolist(), strict=True)
+    ]
 
 
 class TopicsBuilder:
@@ -294,7 +310,4 @@ class TopicsBuilder:
     def seen(self, chunk: Chunk, rows: RowArray) -> list[PartitionInfo]:
         """The partitions of live `rows` with the column values of `chunk`, which were
         copied and maybe changed."""
-        return [
-            _partition(self.columns, self.by_slot[values[TOPIC]], row, chunk, values)
-            for row, values in zip(rows.tolist(), chunk.data.T.tolist(), strict=True)
-        ]
+        return _seen(self.columns, self.by_slot, chunk, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -163,6 +164,10 @@ def _topic(image: MetadataImage, topic: TopicInfo) -> Tree:
     }
 
 
+_directory_text = lru_cache(maxsize=4_096)(uuid_to_text)
+"""Each broker has few directories, and many partitions name them."""
+
+
 def partition_tree(partition: PartitionInfo) -> Tree:
     """One partition as plain data; lists that are nearly always empty are included only if they are not."""
     tree: Tree = {
@@ -171,7 +176,7 @@ def partition_tree(partition: PartitionInfo) -> Tree:
         "partitionEpoch": partition.partition_epoch,
         "replicas": list(partition.replicas),
         "isr": list(partition.isr),
-        "directories": [uuid_to_text(directory) for directory in partition.directories],
+        "directories": list(map(_directory_text, partition.directories)),
     }
     if partition.leader_recovery_state:
         tree["leaderRecoveryState"] = partition.leader_recovery_state

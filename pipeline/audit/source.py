@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.pipeline.ingest.layout import DATA, READ_FROM, LayoutError, load_manifest
+from metaquorum.pipeline.ingest.layout import DATA, READ_FROM, LayoutError, OtherFilesError, load_manifest
 from metaquorum.pipeline.stores.address import address
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.pipeline.tables import TABLES, TIME, arrow_schema
@@ -40,15 +40,15 @@ class TableSource:
         """Raises TablesError for a folder without tables, PathError for an invalid path."""
         self.root = address(str(root))
         self._folder = Folder(self.root)
-        how = f"write them with: metaquorum pipeline ingest LOGS --out {shlex.quote(self.root)}"
+        how = "write them with: metaquorum pipeline ingest LOGS --out"
         try:
             manifest = load_manifest(self._folder, oldest=READ_FROM)
-        except LayoutError as error:
-            raise TablesError(str(error).replace("give --out", "with ingest, give --out")) from error
-        except StorageError as error:
+        except OtherFilesError as error:
+            raise TablesError(f"{error.what}; give the directory of the tables, or {how} TABLES") from error
+        except (LayoutError, StorageError) as error:
             raise TablesError(str(error)) from error
         if not manifest.version:
-            raise TablesError(f"{self.root} holds no pipeline tables; {how}")
+            raise TablesError(f"{self.root} holds no pipeline tables; {how} {shlex.quote(self.root)}")
         self._files: dict[str, list[str]] = {}
         for file in sorted(manifest.files, key=lambda file: file.path):
             self._files.setdefault(file.table, []).append(file.path)

@@ -132,7 +132,15 @@ class IngestRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayoutError(Exception):
-    """The output folder cannot be used. The text says what to do."""
+    """The folder of the tables cannot be used. The text says what to do."""
+
+
+class OtherFilesError(LayoutError):
+    """The folder holds something else. `what` says what, without what to do."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; give --out a new or empty directory")
+        self.what = what
 
 
 def escape(value: str) -> str:
@@ -153,11 +161,11 @@ def load_manifest(out: Folder | str | Path, *, oldest: int = FORMAT) -> Manifest
     strange = [name for name in folder.children() if name not in (DATA, STATE, VERSIONS, RUNS)]
     if strange:
         what = "the tables of an older release" if "versions" in strange else f"{strange[0]} and no tables"
-        raise LayoutError(f"{folder.root} holds {what}; give --out a new or empty directory")
+        raise OtherFilesError(f"{folder.root} holds {what}")
     if listed:
         raise LayoutError(
             f"{folder.place(listed[max(listed)][0])} cannot be read, and no older version is there; "
-            "give --out a new directory and ingest again"
+            "ingest again into a new directory"
         )
     return Manifest()
 
@@ -184,7 +192,7 @@ def _read(folder: Folder, name: str, oldest: int = FORMAT) -> Manifest | None:
     if layout > FORMAT:
         advice = "they were written by a newer release: upgrade this one"
     else:
-        advice = "give --out a new directory and ingest again"
+        advice = "ingest again into a new directory"
     raise LayoutError(f"{folder.root} has format {layout}, and this release writes {FORMAT}; {advice}")
 
 

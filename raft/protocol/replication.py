@@ -327,7 +327,10 @@ def prune_observers(state: RaftState, *, now_ms: int) -> None:
 
 
 def describe(state: RaftState, *, now_ms: int) -> list[ReplicaState]:
-    """The leader's view of every replica, itself first; [] in other roles. Silent observers are left out."""
+    """The leader's view of every replica, itself first; [] in other roles. Silent observers are left out, and
+    one that no longer fetches while another of its node id does: that is the node before it was started
+    again, with an empty directory or, if it says none (Kafka's brokers before 3.9), over another
+    connection."""
     role = state.role
     if not isinstance(role, Leader):
         return []
@@ -342,15 +345,16 @@ def describe(state: RaftState, *, now_ms: int) -> list[ReplicaState]:
     )
     oldest = now_ms - state.config.observer_session_ms
     observers = [
-        progress
-        for progress in role.view.observers.values()
+        _replica_state(state, progress, is_voter=False, now_ms=now_ms)
+        for progress in sorted(role.view.observers.values(), key=_by_id)
         if progress.last_fetch_ms is not None and progress.last_fetch_ms >= oldest
     ]
+    alive = {observer.node_id for observer in observers if observer.is_alive}
     voters = [role.view.voters[node_id] for node_id in state.other_voters]
     return [
         own,
         *(_replica_state(state, progress, is_voter=True, now_ms=now_ms) for progress in voters),
-        *(_replica_state(state, one, is_voter=False, now_ms=now_ms) for one in sorted(observers, key=_by_id)),
+        *(observer for observer in observers if observer.is_alive or observer.node_id not in alive),
     ]
 
 

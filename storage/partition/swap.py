@@ -92,8 +92,8 @@ def finish_swaps(disk: Disk, directory: str, names: list[str]) -> list[str]:
     for name in doomed:
         disk.remove(join(directory, name))
     disk.sync_directory(directory)
-    # The logs last: until all are in place, the next start repeats all this.
-    for name in sorted(renamed, key=lambda one: one.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+    # An index that a crash separates from its log goes at the next start, and is built again.
+    for name in renamed:
         disk.rename(join(directory, name), join(directory, name_of(name).removesuffix(SWAP_SUFFIX)))
     disk.sync_directory(directory)
     return disk.list_directory(directory)

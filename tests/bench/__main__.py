@@ -31,6 +31,7 @@ BENCHES = (
     "console",
     "bisect",
     "restart",
+    "catch_up",
     "heartbeats",
     "bounce",
     "storm",

@@ -80,9 +80,9 @@ def run(options: argparse.Namespace) -> Iterator[Figure]:
     yield from both("3 brokers, 3 controllers, as processes: all serve", started, 1500)
     yield Figure(name="idle memory of a node", value=node_bytes() / MIB, unit="MiB", at_most=15)
     tests = f"{options.tests} tests with {MESSAGES_PER_TEST} messages"
-    for how, in_group in (("in a group", True), ("from offset 0 of a partition", False)):
+    for how, begin in WAYS.items():
         begun, work = time.perf_counter(), time.process_time()
-        suite(options.tests, in_group=in_group)
+        suite(options.tests, begin)
         yield Figure(name=f"{tests}, {how}", value=time.perf_counter() - begun, unit="s", at_most=6)
         yield Figure(name=f"{tests}, {how}: processor time", value=time.process_time() - work, unit="s")
     yield Figure(name="a week over 10,000 messages in 20 partitions", value=week_s(), unit="s", at_most=0.5)
@@ -134,19 +134,47 @@ def send(servers: str, topic: str, count: int) -> None:
     assert producer.flush(60) == 0
 
 
-def suite(tests: int, *, in_group: bool) -> None:
-    """Tests that produce and consume, one after another, with a cluster that they share. `in_group`: their
-    consumers join a group; librdkafka then waits for 0.1 s until it asks for the first offset."""
+def in_a_group(shared: SharedCluster, topic: str) -> Consumer:
+    consumer = consumer_of(shared)
+    consumer.subscribe([topic])
+    return consumer
+
+
+def in_a_group_without_waits(shared: SharedCluster, topic: str) -> Consumer:
+    """As docs/testing.md has it."""
+    group = shared.unique()
+    shared.cluster.commit_offsets(group, topic)
+    consumer = consumer_of(shared, {"group.id": group, "reconnect.backoff.ms": 20})
+    consumer.subscribe([topic])
+    return consumer
+
+
+def from_an_offset(shared: SharedCluster, topic: str) -> Consumer:
+    consumer = consumer_of(shared)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    return consumer
+
+
+WAYS: dict[str, Callable[[SharedCluster, str], Consumer]] = {
+    "in a group": in_a_group,
+    "in a group that has committed, and reconnect.backoff.ms=20": in_a_group_without_waits,
+    "from offset 0 of a partition": from_an_offset,
+}
+"""By name, how the consumer of a test begins."""
+
+
+def consumer_of(shared: SharedCluster, config: dict[str, Any] | None = None) -> Consumer:
+    common = {"bootstrap.servers": shared.bootstrap_servers, "auto.offset.reset": "earliest"}
+    return Consumer({**common, "group.id": shared.unique(), **(config or {})})
+
+
+def suite(tests: int, begin: Callable[[SharedCluster, str], Consumer]) -> None:
+    """Tests that produce and consume, one after another, with a cluster that they share."""
     shared = SharedCluster(Cluster)
     for _ in range(tests):
         topic = shared.topic()
         send(shared.bootstrap_servers, topic, MESSAGES_PER_TEST)
-        config = {"group.id": shared.unique(), "auto.offset.reset": "earliest"}
-        consumer = Consumer({"bootstrap.servers": shared.bootstrap_servers, **config})
-        if in_group:
-            consumer.subscribe([topic])
-        else:
-            consumer.assign([TopicPartition(topic, 0, 0)])
+        consumer = begin(shared, topic)
         assert len(consumer.consume(MESSAGES_PER_TEST, 60)) == MESSAGES_PER_TEST
         consumer.close()
         shared.clean()

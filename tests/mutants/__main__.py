@@ -19,7 +19,7 @@ DEFAULT_COUNT = 40
 
 def main() -> int:
     if sys.argv[1:2] == ["--alone"]:
-        return _alone(Path(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])
+        return _alone(Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]), sys.argv[6:])
     from tests.mutants.layers import LAYERS
 
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
@@ -68,16 +68,17 @@ def _judge_layer(arguments: argparse.Namespace) -> int:
     return 0 if judgement.percent >= judgement.layer.target else 1
 
 
-def _alone(root: Path, file: str, key: str, names: list[str]) -> int:
-    """Runs tests with one mutant in place from the start; for code that runs when it is imported."""
+def _alone(root: Path, file: str, key: str, begun: int, names: list[str]) -> int:
+    """Runs tests with one mutant in place from the start; for code that runs when it is imported. Writes the
+    name of each to `begun`."""
     from tests.mutants.marking import MarkingFinder, install
     from tests.mutants.sites import Source
-    from tests.mutants.workplace import Examples, run_pytest
+    from tests.mutants.workplace import Begun, run_pytest
 
     source = Source(root, file)
     (mutant,) = [at for at in source.mutants if at.key == key]
     install(MarkingFinder(root, [file], {file: source.compiled(mutant)}))
-    return run_pytest(Examples(), root, ["-x", *names])
+    return run_pytest(Begun(begun), root, ["-x", *names])
 
 
 if __name__ == "__main__":

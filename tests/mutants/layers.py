@@ -313,6 +313,10 @@ LAYERS: dict[str, Layer] = {
             without=("testing/owned_node.py", "testing/plugin.py"),  # a process; imported before any test
             tests=(
                 "tests/unit/testing",
+                "tests/unit/storage/test_faulty_disk.py",
+                "tests/unit/storage/test_names_in_memory.py",
+                "tests/unit/storage/test_what_returned_is_durable.py",
+                "tests/conformance/test_disk.py",
                 "tests/properties/test_faults_that_heal.py",
                 "tests/properties/test_nested_faults.py",
             ),

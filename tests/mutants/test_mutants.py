@@ -42,6 +42,9 @@ def loop(n):
 def unseen():
     return 1
 
+def hurried():
+    return 7
+
 def table_of(count):
     return [0] * count
 
@@ -57,8 +60,9 @@ Kind = kind()
 '''
 
 TESTS = """
+from pathlib import Path
 import pytest
-from metaquorum.pure.code import TABLE, Box, Kind, clipped, is_kind, loop, table_of
+from metaquorum.pure.code import TABLE, Box, Kind, clipped, hurried, is_kind, loop, table_of
 
 def test_fits():
     assert Box().fits(1) and not Box().fits(2)
@@ -71,6 +75,12 @@ def test_clipped():
 
 def test_loop():
     assert loop(3) == 0
+
+def test_that_fails_from_the_second_time_on():
+    at = Path(__file__).with_name("loaded")
+    first = not at.exists()
+    at.touch()
+    assert hurried() and first
 
 def test_kind():
     assert is_kind([Kind()]) and not is_kind([Kind(), 1]) and not is_kind([1, Kind()])
@@ -177,7 +187,13 @@ def test_every_mistake_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> Non
     }
     survived = {at for at, verdict in verdicts.items() if verdict in ("SURVIVED", "UNSEEN")}
     same = "return all((isinstance(value, kind()) for value in values[:]))"
-    assert survived == {("unseen", "return 2"), ("unseen", "return 0"), ("is_kind", same)}
+    unnoticed = {
+        ("unseen", "return 2"),
+        ("unseen", "return 0"),
+        ("hurried", "return 8"),
+        ("hurried", "return 6"),
+    }
+    assert survived == {*unnoticed, ("is_kind", same)}
     assert verdicts["unseen", "return 2"] == "UNSEEN"
     assert verdicts["loop", "pass"] in ("ENDLESS", "KILLED")
     assert verdicts["-", "LIMIT = 4"] == "KILLED"  # code that runs at import, in a process of its own

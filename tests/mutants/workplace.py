@@ -5,6 +5,10 @@ how long it takes; then, for each mutant, the tests that run its statement, thos
 until one fails. A forked child needs no import and no collection. Its tests run under an alarm, because a
 mistake may cause an endless loop. The first run has a child of its own: threads, sockets and caches that
 tests leave behind would otherwise be in every child.
+
+A loaded machine decides nothing: a loop is bounded by its processor time, a test is measured without its
+waits for a processor, and one that fails is repeated at once without the mutant. If it fails again, it is
+left out, and the other tests judge the mutant.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import pickle
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -32,13 +37,23 @@ from tests.mutants.marking import MarkingFinder
 from tests.mutants.sites import Mutant, Source
 
 PATIENCE = 20
-"""A test may take this many times as long as without a mutant, plus `GRACE_S`."""
+"""A test may take this many times as long as without a mutant: plus `GRACE_S` of processor time, plus
+`WAITING_S` of any time."""
 GRACE_S = 4.0
 ALONE_GRACE_S = 40.0
+WAITING_S = 120.0
 MOST_NAMES = 300
 """The maximum number of tests that are passed to a separate process."""
 MEMORY_BYTES = 6 << 30
 _SURVIVED, _KILLED = 0, 41
+
+
+def _nameless_file() -> int:
+    """A file that children write, those of another program, too, and nobody else finds."""
+    with tempfile.TemporaryFile() as file:
+        inherited = os.dup(file.fileno())
+    os.set_inheritable(inherited, True)
+    return inherited
 
 
 class Verdict(Enum):
@@ -59,6 +74,22 @@ class Known:
     item: pytest.Item
     seconds: float
     kills: int = 0
+
+
+@dataclass(slots=True)
+class _Run:
+    """A child with a mutant in place; it writes the name of each test that it begins to a file."""
+
+    source: Source
+    mutant: Mutant
+    begun: int = field(default_factory=_nameless_file)
+    since: float = field(default_factory=time.monotonic)
+
+    def names(self) -> list[str]:
+        """The tests that have begun. Closes the file."""
+        with os.fdopen(self.begun, "rb") as file:
+            file.seek(0)
+            return file.read().decode().splitlines()
 
 
 @dataclass(slots=True)
@@ -100,6 +131,16 @@ class Examples:
 
 
 @dataclass(slots=True)
+class Begun(Examples):
+    """A pytest plugin: writes the name of each test that begins to an open file."""
+
+    begun: int
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        os.write(self.begun, f"{nodeid}\n".encode())
+
+
+@dataclass(slots=True)
 class Workplace(Examples):
     """A pytest plugin: takes over when all tests are collected, and calls `then` after the first run.
     `budget_s` bounds the tests of one mutant, by their time without one: the cheapest are taken."""
@@ -111,9 +152,8 @@ class Workplace(Examples):
     remembered: Path | None = None
     sound: Sound = field(default_factory=Sound)
     tests: dict[str, Known] = field(default_factory=dict)
-    running: dict[int, tuple[Mutant, list[str], float]] = field(default_factory=dict)
+    running: dict[int, _Run] = field(default_factory=dict)
     _living: dict[tuple[str, str, int], list[Any]] = field(default_factory=dict)
-    _pipes: dict[int, int] = field(default_factory=dict)
     _killed_in: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     @pytest.hookimpl(tryfirst=True)
@@ -168,9 +208,9 @@ class Workplace(Examples):
         tests_at = defaultdict(list)
         for at, item in enumerate(items):
             following = items[at + 1] if at + 1 < len(items) else None
-            begun = time.monotonic()
+            begun = _own_time()
             reports = runtestprotocol(item, nextitem=following, log=False)
-            seconds = time.monotonic() - begun
+            seconds = _own_time() - begun
             seen = self.finder.marks.take()
             if any(report.failed for report in reports):
                 self.sound.failing.append(item.nodeid)
@@ -243,52 +283,66 @@ class Workplace(Examples):
             code = source.compiled(mutant)
         except (SyntaxError, ValueError):
             return Judged(mutant=mutant, verdict=Verdict.KILLED, test="(does not compile)")
-        reading, writing = os.pipe()
+        run = _Run(source, mutant)
         child = os.fork()
         if child == 0:
-            os.close(reading)
-            self._in_child(source, mutant, code, names, writing)
-        os.close(writing)
-        self._pipes[child] = reading
-        self.running[child] = (mutant, names, time.monotonic())
+            self._in_child(mutant, code, names, run.begun)
+        self.running[child] = run
         return None
 
     def finish_one(self) -> Judged:
-        """Waits until a child ends."""
-        child, status = os.wait()
-        while child not in self.running:  # a child that a test left behind
+        """Waits until a mutant is judged."""
+        while True:
             child, status = os.wait()
-        mutant, names, begun = self.running.pop(child)
-        pipe = self._pipes.pop(child)
-        done = sum(len(part) for part in iter(lambda: os.read(pipe, 4096), b""))
-        os.close(pipe)
-        seconds = time.monotonic() - begun
-        code = os.waitstatus_to_exitcode(status)
+            run = self.running.pop(child, None)  # None: a child that a test left behind
+            judged = None if run is None else self._judged(run, os.waitstatus_to_exitcode(status))
+            if judged is not None:
+                return judged
+
+    def _judged(self, run: _Run, code: int) -> Judged | None:
+        """The verdict of a child that has ended; None if the mutant is judged again, without a test that also
+        fails without it."""
+        names = run.names()
+        seconds = time.monotonic() - run.since
+        mutant = run.mutant
         if code == _SURVIVED:
-            return Judged(mutant=mutant, verdict=Verdict.SURVIVED, tests=done, seconds=seconds)
-        test = names[min(done, len(names) - 1)]
-        if done or not (
-            mutant.at_import or self._only_at_import(mutant)
-        ):  # a separate process does not report which test failed
+            return Judged(mutant=mutant, verdict=Verdict.SURVIVED, tests=len(names), seconds=seconds)
+        test = names[-1] if names else "(is not imported)"
+        if test in self.tests:
+            if self._fails_without(test):
+                self.say(f"left out, since it failed without {mutant.key}, too: {test}")
+                del self.tests[test]
+                return self.start(run.source, mutant)
             self.tests[test].kills += 1
             self._killed_in[mutant.file, mutant.function][test] += 1
-        verdict = Verdict.ENDLESS if code == -signal.SIGALRM else Verdict.KILLED
-        return Judged(mutant=mutant, verdict=verdict, test=test, tests=done + 1, seconds=seconds)
+        verdict = Verdict.ENDLESS if code in (-signal.SIGALRM, -signal.SIGPROF) else Verdict.KILLED
+        return Judged(mutant=mutant, verdict=verdict, test=test, tests=len(names), seconds=seconds)
 
-    def _in_child(self, source: Source, mutant: Mutant, code: CodeType, names: list[str], out: int) -> None:
-        """Runs the tests with the mistake in place; writes a byte to `out` for each that passed. Does not
-        return."""
+    def _fails_without(self, test: str) -> bool:
+        child = os.fork()
+        if child == 0:
+            result = _KILLED
+            try:
+                _confine()
+                with tempfile.TemporaryFile() as unread:
+                    result = self._run_until_one_fails([test], unread.fileno())
+            finally:
+                os._exit(result)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != _SURVIVED
+
+    def _in_child(self, mutant: Mutant, code: CodeType, names: list[str], begun: int) -> None:
+        """Runs the tests with the mistake in place; writes the name of each to `begun`. Does not return."""
         result = _KILLED
         try:
             _confine()
             if mutant.at_import or self._only_at_import(mutant):
-                _alone(self, mutant, self._tests_for_import(names))
+                _alone(self, mutant, self._tests_for_import(names), begun)
             if not self._exchange(mutant, code):
-                _alone(self, mutant, names)
-            result = self._run_until_one_fails(names, out)
+                _alone(self, mutant, names, begun)
+            result = self._run_until_one_fails(names, begun)
             if result == _SURVIVED and (mutant.file, mutant.statement) in self.sound.at_import:
                 # What it had created at import, such as a codec, still existed.
-                _alone(self, mutant, self._tests_for_import(names))
+                _alone(self, mutant, self._tests_for_import(names), begun)
         except BaseException:
             result = _KILLED
         finally:
@@ -300,16 +354,31 @@ class Workplace(Examples):
         except ValueError:  # the mistake changed what a function closes over
             return False
 
-    def _run_until_one_fails(self, names: list[str], out: int) -> int:
+    def _run_until_one_fails(self, names: list[str], begun: int) -> int:
         items = [self.tests[name].item for name in names]
         for at, (name, item) in enumerate(zip(names, items, strict=True)):
-            signal.setitimer(signal.ITIMER_REAL, GRACE_S + PATIENCE * self.tests[name].seconds)
+            os.write(begun, f"{name}\n".encode())
+            _limit(GRACE_S, self.tests[name].seconds)
             following = items[at + 1] if at + 1 < len(items) else None
             reports = runtestprotocol(item, nextitem=following, log=False)
             if any(report.failed for report in reports):
                 return _KILLED
-            os.write(out, b".")
         return _SURVIVED
+
+
+def _own_time() -> float:
+    """Seconds that this thread runs or waits for an event, not (as Linux counts it) for a processor."""
+    try:
+        waited = Path("/proc/self/schedstat").read_text().split()[1]
+    except OSError:
+        waited = "0"
+    return time.monotonic() - int(waited) / 1e9
+
+
+def _limit(grace_s: float, seconds: float) -> None:
+    """Ends this process unless the next limit is set in time."""
+    signal.setitimer(signal.ITIMER_PROF, grace_s + PATIENCE * seconds)
+    signal.setitimer(signal.ITIMER_REAL, WAITING_S + grace_s + PATIENCE * seconds)
 
 
 def _confine() -> None:
@@ -322,17 +391,16 @@ def _confine() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def _alone(place: Workplace, mutant: Mutant, names: list[str]) -> None:
+def _alone(place: Workplace, mutant: Mutant, names: list[str], begun: int) -> None:
     """Becomes a new process, which imports the mistake: nothing that was imported before can be in it."""
     names = names[:MOST_NAMES]
-    seconds = sum(place.tests[name].seconds for name in names)
-    signal.setitimer(signal.ITIMER_REAL, ALONE_GRACE_S + PATIENCE * seconds)
+    _limit(ALONE_GRACE_S, sum(place.tests[name].seconds for name in names))
     _confine()  # the tests that ran here have restored standard output
     root = str(place.finder._root)
     os.chdir(root)
     os.execv(
         sys.executable,
-        [sys.executable, "-m", "tests.mutants", "--alone", root, mutant.file, mutant.key, *names],
+        [sys.executable, "-m", "tests.mutants", "--alone", root, mutant.file, mutant.key, str(begun), *names],
     )
 
 

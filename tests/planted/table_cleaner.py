@@ -101,4 +101,13 @@ CLEANER_BUGS = (
         new="",
         caught_by=(CODECS,),
     ),
+    Bug(
+        name="swapped-in-beside-what-it-replaces",
+        breaks="a cleaned segment gets its name once what it replaces is durably gone",
+        source="Kafka's LogLoader",
+        file="storage/partition/swap.py",
+        old="        disk.remove(join(directory, name))\n    disk.sync_directory(directory)\n",
+        new="        disk.remove(join(directory, name))\n",
+        caught_by=("tests/unit/storage/test_swaps.py",),
+    ),
 )

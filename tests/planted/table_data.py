@@ -159,6 +159,15 @@ PRODUCER_BUGS = (
 
 DIRECTORY_BUGS = (
     Bug(
+        name="bad-directory-spins",
+        breaks="the threads of a bad directory wait",
+        source="an outage seen on a local cluster: one core per dead directory",
+        file="broker/server/data/directory.py",
+        old="            items = self._gather(None if self._broken else next_tick_ms)\n",
+        new="            items = self._gather(next_tick_ms)\n",
+        caught_by=("tests/unit/server/test_data_directory.py",),
+    ),
+    Bug(
         name="made-anew-on-the-remaining-directory",
         breaks="a replica in an offline directory is recreated nowhere",
         source="S3.6, KIP-112; Kafka 3.7.0 does it",

@@ -140,7 +140,7 @@ def test_power_loss_at_every_operation_of_a_checkpoint_keeps_the_aborted_transac
         while bench.aborted(key) == known:
             bench.append(key)
         bench.sync()
-        bench.disk.crash_after = bench.disk.operations + crash_after
+        bench.disk.crash_after = crash_after
         crashed = False
         try:
             bench.checkpoint()

@@ -282,7 +282,7 @@ def test_a_power_loss_leaves_no_half_archive_and_no_half_directory(seed: int) ->
             sources = [ArchiveSource(disk, f"/nodes/{name}", name) for name in files]
             if not making:
                 write_archive(disk, TARGET, sources, "1")
-            disk.crash_after = disk.operations + crash_after
+            disk.crash_after = crash_after
             crash_after += 1
             try:
                 if making:

@@ -293,7 +293,7 @@ def test_a_vote_is_old_or_new_at_every_crash_point(version: int) -> None:
         for seed in range(10):
             disk = FaultyDisk(random.Random(seed))
             store_quorum_state(disk, "/", old, version)
-            disk.crash_after = disk.operations + crash_after
+            disk.crash_after = crash_after
             stored = False
             try:
                 store_quorum_state(disk, "/", new, version)

@@ -5,7 +5,7 @@ from 2000 on run brokers that hold data, with producers and consumers. Seeds fro
 of controllers with older copies of themselves. Seeds from 4000 on add and remove voters. Seeds from 5000 on
 run groups, transactions and compaction. Seeds from 6000 on run combined nodes, which are controller and
 broker at once. Seeds from 7000 on add brokers of Apache Kafka, as models, and seeds from 8000 on make some of
-the voters Apache Kafka's, which from 9000 on are added and removed.
+the voters Apache Kafka's, which from 9000 on are added and removed; from 9500 on ours also ask by themselves.
 
 Exit codes: 0 success, 1 a law was broken, 2 the cluster did not recover after healing, 3 the simulator or the
 program crashed.
@@ -23,7 +23,7 @@ from tests.closed_pipe import end
 from tests.sim.combined import COMBINED_FROM
 from tests.sim.data_load import DATA_FROM
 from tests.sim.errors import LivenessError, SafetyError
-from tests.sim.foreign.changes import CHANGES_FROM
+from tests.sim.foreign.changes import CHANGES_FROM, JOINS_FROM
 from tests.sim.foreign.quorum import MIXED_FROM
 from tests.sim.foreign.world import FOREIGN_FROM
 from tests.sim.kafka.plan import KAFKA_FROM
@@ -56,6 +56,7 @@ def main() -> int:
             _swarm(FOREIGN_FROM, FOREIGN_FROM + 50),
             _swarm(MIXED_FROM, MIXED_FROM + 150),
             _swarm(CHANGES_FROM, CHANGES_FROM + 150),
+            _swarm(JOINS_FROM, JOINS_FROM + 50),
         )
     return _one(arguments.seed, quiet=arguments.quiet)
 

@@ -244,3 +244,10 @@ class Marks:
         self.add(f"broker {old.name} -> {new.name}")
         if old.serves and not new.serves and not new.ended:
             self.add("broker fenced itself" if "no heartbeat was answered" in reason else "broker was fenced")
+
+
+REQUIRED_WITH_JOINING = (
+    "ours was made a voter after it asked Kafka's leader",
+    "ours was made a voter after it asked a leader of ours",
+    "directory of a voter replaced",
+)

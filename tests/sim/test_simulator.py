@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.sim.combined import COMBINED_FROM
 from tests.sim.data_load import DATA_FROM
-from tests.sim.foreign.changes import CHANGES_FROM
+from tests.sim.foreign.changes import CHANGES_FROM, JOINS_FROM
 from tests.sim.foreign.quorum import MIXED_FROM
 from tests.sim.foreign.world import FOREIGN_FROM
 from tests.sim.kafka.plan import KAFKA_FROM
@@ -24,6 +24,7 @@ from tests.sim.marks import (
     REQUIRED_WITH_COPIES,
     REQUIRED_WITH_DATA,
     REQUIRED_WITH_FOREIGN,
+    REQUIRED_WITH_JOINING,
     REQUIRED_WITH_KAFKA,
     REQUIRED_WITH_LOAD,
     REQUIRED_WITH_MIXED,
@@ -48,6 +49,8 @@ MIXED_FIRST, MIXED_SEEDS = MIXED_FROM + 12, 16
 """In the seeds before, Kafka's voters seldom lead."""
 CHANGES_FIRST, CHANGES_SEEDS = CHANGES_FROM + 42, 24
 """These reach all that is rare with the fewest seeds."""
+JOINS_FIRST, JOINS_SEEDS = JOINS_FROM + 7, 3
+"""In the first of them a leader of Kafka's adds ours."""
 OTHER_HASH_SEED = "4711"
 """Other than that of this process, which is random."""
 
@@ -67,6 +70,7 @@ OTHER_HASH_SEED = "4711"
         (FOREIGN_FROM, FOREIGN_SEEDS, REQUIRED_WITH_FOREIGN),
         (MIXED_FIRST, MIXED_SEEDS, REQUIRED_WITH_MIXED),
         (CHANGES_FIRST, CHANGES_SEEDS, REQUIRED_WITH_CHANGES),
+        (JOINS_FIRST, JOINS_SEEDS, REQUIRED_WITH_JOINING),
     ],
     ids=[
         "bare",
@@ -80,6 +84,7 @@ OTHER_HASH_SEED = "4711"
         "with Kafka's brokers",
         "with Kafka's voters",
         "with changing voters of Kafka's",
+        "with controllers that join by themselves",
     ],
 )
 def test_no_law_is_broken_and_every_rare_state_is_reached(

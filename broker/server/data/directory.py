@@ -231,7 +231,7 @@ class DirectoryThreads:
         clock = self._clock
         next_tick_ms = clock.monotonic_ms() + TICK_MS
         while True:
-            items = self._gather(next_tick_ms)
+            items = self._gather(None if self._broken else next_tick_ms)
             try:
                 self._start_sync(self._do(items))
                 if not self._broken and (self._settling or clock.monotonic_ms() >= next_tick_ms):
@@ -248,11 +248,13 @@ class DirectoryThreads:
                 self._finish(self._closing)
                 return
 
-    def _gather(self, until_ms: int) -> list[_IoItem]:
-        """The waiting items, at most one round; waits until the next tick for the first one."""
+    def _gather(self, until_ms: int | None) -> list[_IoItem]:
+        """The waiting items, at most one round; waits until the next tick for the first one, and for ever if
+        there is none: a bad directory has no ticks."""
         work = self._work
+        timeout_s = None if until_ms is None else max(0, until_ms - self._clock.monotonic_ms()) / 1000
         try:
-            items = [work.get(timeout=max(0, until_ms - self._clock.monotonic_ms()) / 1000)]
+            items = [work.get(timeout=timeout_s)]
         except Empty:
             return []
         while len(items) < ROUND_MAX and not work.empty():

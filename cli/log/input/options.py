@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.log.coverage import Coverage, offsets_text
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import Point, parse_point, parse_time_ms
+from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records.types import TopicRecord
 from metaquorum.platforms import slashed
@@ -42,6 +43,7 @@ __all__ = [
     "report_unknown",
 ]
 
+CHANGED_NOTHING = "what is not known changed nothing here"
 
 Complete = Callable[[click.Context, str], list[str]]
 
@@ -127,13 +129,19 @@ def clear_progress(log: MetadataLog) -> None:
         log.on_read.clear()
 
 
-def report_unknown(count: int, what: str = "changed nothing here") -> None:
-    """Reports on standard error that there were records that this release does not know.
-    `what`: what happened to them."""
-    if count:
-        records, they = ("record is", "it") if count == 1 else ("records are", "they")
-        print_problem(
-            f"{count} {records} of a type or version that this release does not know; {they} {what}"
+def report_unknown(unknown: int, what: str = CHANGED_NOTHING) -> None:
+    """Reports on standard error that there were records of a newer release (`features.is_newer`), and `what`
+    happened to them."""
+    for line in unknown_lines(unknown, what):
+        print_problem(line)
+
+
+def unknown_lines(unknown: int, what: str = CHANGED_NOTHING) -> Iterator[str]:
+    """The line for that, if there were any."""
+    if unknown:
+        yield (
+            f"{count(unknown, 'record')} of a newer release (of a type, a version or a metadata.version that"
+            f" this release does not know): {what}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from metaquorum.cli.log.input.options import unknown_lines
 from metaquorum.cli.log.shell.moving import about
 from metaquorum.cli.log.shell.session import ShellCommand, ShellError, ShellSession
 from metaquorum.cli.log.shell.text import change_line, limit_lines, record_line, step_head
@@ -89,6 +90,7 @@ def why(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     point = END if session.log.is_checkpoint else Point(offset=session.cursor.offset)
     found = explain(session.log, target, point, session.on_problem, past_corruption=session.past_corruption)
     yield from explanation_lines(found, found.links)
+    yield from unknown_lines(found.unknown)
 
 
 def _target(session: ShellSession, text: str) -> EntityTarget:
@@ -143,6 +145,7 @@ def timeline(session: ShellSession, arguments: list[str]) -> Iterator[str]:
             yield f"{event.offset:>8}  {utc_text(event.time_ms)}  {event.kind:<24} {event.text}{asked}"
     yield from (shown.text for shown in seen.limits.shown)
     yield from (f"not covered: {one.line}" for one in seen.limits.coverage)
+    yield from unknown_lines(seen.limits.unknown)
 
 
 def show_help(session: ShellSession, arguments: list[str]) -> Iterator[str]:

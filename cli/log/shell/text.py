@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from metaquorum.cli.log.input.options import unknown_lines
 from metaquorum.cli.log.time_text import fields_text, record_text, value_text
 from metaquorum.cli.text.output import shows_secrets, utc_text
 from metaquorum.metadata.inspect.entities.diff import ADDED, REMOVED, ChangeCause, EntityChange
@@ -56,10 +57,11 @@ def step_head(step: WalkStep) -> str:
 
 def limit_lines(*states: FoundState) -> Iterator[str]:
     """What states do not cover, and places that are shown as others."""
-    for found in states:
-        if found.shown is not None:
-            yield found.shown.text
-        yield from (f"not covered: {one.line}" for one in found.coverage)
+    for state in states:
+        if state.shown is not None:
+            yield state.shown.text
+        yield from (f"not covered: {one.line}" for one in state.coverage)
+        yield from unknown_lines(state.unknown)
 
 
 def bounded(lines: Iterable[str], more: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from metaquorum.metadata.features import is_newer
 from metaquorum.metadata.image import MetadataImage, TopicsImage
 from metaquorum.metadata.inspect.checks.node_files import (
     FilesOfNode,
@@ -53,8 +54,7 @@ from metaquorum.metadata.inspect.walk.states import (
     steps_about,
 )
 from metaquorum.metadata.invariants import ERROR, Violation, check_batch, check_image
-from metaquorum.metadata.records.control import UnknownControlRecord, VotersRecord
-from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.records.control import VotersRecord
 from metaquorum.metadata.snapshot import QuorumRecord
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
@@ -336,9 +336,7 @@ class _Checker:
                     header = item.batch.header
                     report.batches += 1
                     report.records += header.records_count
-                    report.unknown += sum(
-                        isinstance(one.record, UnknownRecord | UnknownControlRecord) for one in item.records
-                    )
+                    report.unknown += sum(is_newer(one.record) for one in item.records)
                     report.end_offset, report.epoch = header.next_offset, header.leader_epoch
 
     def _begin(self, start: FoundState) -> None:

@@ -46,7 +46,8 @@ from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.settings.keys import MAX_LONG, whole_number
-from metaquorum.storage.batches.format import parse_header
+from metaquorum.storage.batches.format import BatchHeader, parse_header
+from metaquorum.storage.batches.places import Places
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
@@ -79,22 +80,28 @@ class ChangeCause(msgspec.Struct, frozen=True, kw_only=True):
             asked=cause_in(step.records[0].record),
         )
 
-    @classmethod
-    def of_change(cls, fast_forward: FastForward, number: int) -> ChangeCause:
-        """The cause for a partition change with this number in its run."""
-        run, part = fast_forward.part.run, fast_forward.part
-        batch = int(run.batch_of(np.array([number]))[0])
-        header = parse_header(run.data, int(run.places[batch]))
-        first = header.base_offset - run.base_offset
-        return cls(
+
+def causes_together(fast_forward: FastForward, numbers: Places) -> Iterator[tuple[BatchHeader, ChangeCause]]:
+    """The causes for the partition changes with these numbers in their run, with the headers of their
+    batches."""
+    part, run = fast_forward.part, fast_forward.part.run
+    others = part.others()
+    headers: dict[int, BatchHeader] = {}
+    batches, versions = run.batch_of(numbers), part.frames.versions[numbers]
+    for number, batch, version in zip(numbers.tolist(), batches.tolist(), versions.tolist(), strict=True):
+        header = headers.get(batch)
+        if header is None:
+            header = headers[batch] = parse_header(run.data, int(run.places[batch]))
+        cause = ChangeCause(
             offset=run.base_offset + number,
             epoch=header.leader_epoch,
             time_ms=header.base_timestamp_ms,
             type_name=r.PartitionChangeRecord.type_name,
-            version=int(part.frames.versions[number]),
+            version=version,
             file=run.file,
-            asked=cause_in(part.others().get(first)),
+            asked=cause_in(others.get(header.base_offset - run.base_offset)),
         )
+        yield header, cause
 
 
 class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -344,11 +351,10 @@ class CauseTracker:
             places = np.flatnonzero(differs if differs.ndim == 1 else differs.any(axis=0))
             rows = versions.rows[places]
             newest = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
-            for row, number in zip(
-                rows[newest].tolist(), versions.records[places[newest]].tolist(), strict=True
-            ):
-                if row in paths:
-                    self._origins[paths[row]].fields[name] = ChangeCause.of_change(fast_forward, number)
+            newest &= np.isin(rows, list(paths))
+            causes = causes_together(fast_forward, versions.records[places[newest]])
+            for row, (_, cause) in zip(rows[newest].tolist(), causes, strict=True):
+                self._origins[paths[row]].fields[name] = cause
         for path in paths.values():
             self._origins[path].now = fields_of(fast_forward.after, path)
 

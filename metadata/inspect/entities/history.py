@@ -11,10 +11,11 @@ from functools import partial
 from typing import TypedDict
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from metaquorum.metadata.errors import InspectError
-from metaquorum.metadata.inspect.entities.diff import ChangeCause, all_touched
+from metaquorum.metadata.inspect.entities.diff import ChangeCause, all_touched, causes_together
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock, clock_of
 from metaquorum.metadata.inspect.log.coverage import (
@@ -28,6 +29,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
+from metaquorum.metadata.inspect.walk.fast_forward import FastForward
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     LogPart,
@@ -41,8 +43,10 @@ from metaquorum.metadata.inspect.walk.states import (
     steps_alone,
     with_quorum,
 )
+from metaquorum.metadata.invariants import partition_path
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.text.tree import partition_tree
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +110,8 @@ def history(
     last: WalkStep | None = None
     for step in _steps(log, state, filter_of(wanted), end, parts, on_problem, options):
         if isinstance(step, Passed):
+            if isinstance(step, FastForward):
+                yield from follower.fast_forward(step)
             continue
         last = step
         limits.unknown += step.unknown
@@ -192,6 +198,7 @@ def filter_of(wanted: Wanted) -> BatchFilter:
         topics=frozenset({topic}) if topic else None,
         partition=int(number) if number.isdigit() else None,
         brokers=frozenset(),
+        together=True,
         leaves_others=True,
     )
 
@@ -249,12 +256,30 @@ class _Follower:
             return
         waiting, self._waiting = self._waiting, {}
         for path, cause in waiting.items():
-            ended = self._turn(step, path, cause)
+            now = self._wanted.cut(path, fields_of(step.after, path, step.quorum_after))
+            ended = self._turn(step.offset, path, now, cause)
             if ended is not None:
                 yield ended
 
-    def _turn(self, step: WalkStep, path: str, cause: ChangeCause) -> Span | None:
-        now = self._wanted.cut(path, fields_of(step.after, path, step.quorum_after))
+    def fast_forward(self, step: FastForward) -> Iterator[Span]:
+        """Rows that many changes of partitions ended."""
+        versions, topics = step.versions, step.after.topics
+        paths = {row: partition_path(topics, row) for row in versions.rows[versions.first].tolist()}
+        asked = [row for row, path in paths.items() if self._wanted.has(path)]
+        places = np.flatnonzero(np.isin(versions.rows, asked))
+        places = places[np.argsort(versions.records[places], kind="stable")]
+        rows = versions.rows[places]
+        found = topics.seen(versions.chunk(versions.after[:, places]), rows)
+        causes = causes_together(step, versions.records[places])
+        for row, partition, (header, cause) in zip(rows.tolist(), found, causes, strict=True):
+            path, offset = paths[row], header.base_offset
+            self._now_ms = self.clock.time_ms(offset, header.max_timestamp_ms)
+            ended = self._turn(offset, path, self._wanted.cut(path, partition_tree(partition)), cause)
+            if ended is not None:
+                yield ended
+
+    def _turn(self, offset: int, path: str, now: Fields | None, cause: ChangeCause) -> Span | None:
+        """The row of an entity that ended, if it has other fields from the batch at `offset` on."""
         old = self.open.get(path)
         if now == (None if old is None else old.fields):
             return None
@@ -262,8 +287,8 @@ class _Follower:
             self.open.pop(path, None)
         else:
             self.open[path] = Span(
-                entity=path, fields=now, from_offset=step.offset, from_ms=self._now_ms, cause=cause
+                entity=path, fields=now, from_offset=offset, from_ms=self._now_ms, cause=cause
             )
-        if old is None or old.from_offset == step.offset:
+        if old is None or old.from_offset == offset:
             return None  # it never held: the walk begins with the batch that changed it
-        return replace(old, to_offset=step.offset, to_ms=self._now_ms, ended_by=cause)
+        return replace(old, to_offset=offset, to_ms=self._now_ms, ended_by=cause)

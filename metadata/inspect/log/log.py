@@ -8,6 +8,7 @@ file, position and offset, so that a tool can report it and continue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import cast
 
@@ -162,10 +163,14 @@ class MetadataLog:
         return None if last is None else last.header
 
     def size_bytes(self) -> int:
-        """Bytes of all segments (or of the file), for progress."""
+        """Bytes of all segments (or of the file), without those that the node deletes meanwhile."""
         if not self.is_directory:
             return self.disk.file_size(self.path)
-        return sum(self.disk.file_size(join(self.path, segment_name(base))) for base in self.segments)
+        size = 0
+        for base in self.segments:
+            with suppress(FileMissingError):
+                size += self.disk.file_size(join(self.path, segment_name(base)))
+        return size
 
     def snapshots(self) -> list[LogPosition]:
         """Finished snapshots beside the log, by ascending end offset; empty for a checkpoint."""

@@ -27,6 +27,9 @@ _CHANGES = {
     "user changed": ("user", ""),
     "quota changed": ("quota", ""),
     "token set": ("token", ""),
+    "token removed": ("token", "removed"),
+    "broker unregistered": ("broker", "unregistered"),
+    "controller unregistered": ("controller", "unregistered"),
     "directory moved": ("directory move", ""),
 }
 """Kinds of events that are counted: what changed, and how."""
@@ -418,6 +421,8 @@ def _removed(event: TimelineEvent) -> str | None:
             return f"topic {event.text}"
         case "acl removed":
             return f"ACL {event.text}"
+        case "token removed":
+            return f"token {event.text}"
         case "user changed" if event.text.endswith(" removed"):
             return event.text
     return None

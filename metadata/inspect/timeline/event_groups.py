@@ -26,6 +26,8 @@ from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
 from metaquorum.storage.uuids import uuid_to_text
 
+WAS_UNFENCED = " (was unfenced)"
+"""Ends what is said about a registration that fenced its broker."""
 NAMED = 3
 """How many partitions an event's text names before it counts the rest."""
 
@@ -396,7 +398,7 @@ def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
         text = f"broker {node}{again}, broker epoch {step.after.epoch}"
         severity = INFO
         if step.was_fenced:
-            text, severity = f"{text} (was unfenced)", severity_of(BROKERS, rules[0], INFO)
+            text, severity = text + WAS_UNFENCED, severity_of(BROKERS, rules[0], INFO)
         yield event("broker registered", text, severity, rules[0])
         return
     if step.was_fenced:

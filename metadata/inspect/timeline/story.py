@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from metaquorum.metadata.features import is_newer
 from metaquorum.metadata.inspect.causes.brokers import SESSION_TIMEOUT_MS
 from metaquorum.metadata.inspect.causes.rule import SEVERITIES
 from metaquorum.metadata.inspect.changes.creations import may_create
@@ -372,9 +373,7 @@ class Story:
                 self._on_problem(damage_line(read))
                 continue
             header = read.batch.header
-            self._seen.limits.unknown += sum(
-                one.record.type_name.startswith("UNKNOWN") for one in read.records
-            )
+            self._seen.limits.unknown += sum(is_newer(one.record) for one in read.records)
             records = [(decoded.offset, decoded.record) for decoded in read.records]
             made = timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
             yield from self._noted(timeline, made)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.columnar.apply import Versions
-from metaquorum.metadata.features import metadata_version_name
+from metaquorum.metadata.features import METADATA_VERSION, is_known, metadata_version_name
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.chunk import (
     FLAGS,
@@ -434,7 +434,8 @@ class Timeline:
             case control.LeaderChangeMessage() | control.VotersRecord() | control.KRaftVersionRecord():
                 self._add_grouped([self._of_quorum(offset, record)])
             case r.FeatureLevelRecord(name=name, feature_level=level):
-                release = f" ({metadata_version_name(level)})" if name == "metadata.version" else ""
+                release = metadata_version_name(level) if is_known(level) else "newer than this release knows"
+                release = f" ({release})" if name == METADATA_VERSION else ""
                 self._add_event(offset, "feature", entity, f"{name} is at level {level}{release}")
             case r.ControllerRecord() | r.UnregisterControllerRecord():
                 self._controller(offset, record)

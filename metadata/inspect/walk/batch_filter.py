@@ -71,7 +71,8 @@ class BatchFilter(msgspec.Struct, frozen=True, kw_only=True):
     `together`, partition changes in their usual forms are passed over many at a time, in parts that
     include the idle batches between them and, with `along`, the records of brokers. With `creations_only`,
     those of `topics` are among them, too: their partitions then matter only as they are created. With
-    `leaves_others`, states need not have what changes set in partitions that do not matter.
+    `leaves_others`, states need not have what changes set in partitions that do not matter; `together` then
+    is about the changes of those that do.
     """
 
     topics: frozenset[str] | None = None
@@ -264,22 +265,25 @@ class _Sieve:
         """Which batches are needed, the records of the others, and which batches are idle."""
         run, frames, batch_filter = self._run, self._frames, self._batch_filter
         idle = idle_frames(frames)
-        records, groups = None, list[ChangeRows]()
-        passed: Bools = np.full(len(idle), batch_filter.topics is None and batch_filter.together)
+        records, not_asked = None, np.zeros(len(idle), dtype=bool)
         if batch_filter.topics is not None:
             ids = (topic_id(name) for name in (() if batch_filter.creations_only else batch_filter.topics))
-            passed = _other_partitions(
+            not_asked = _other_partitions(
                 frames, {one for one in ids if one is not None}, batch_filter.partition
             )
-        if batch_filter.together:
-            passed &= (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
-            groups, odd = decode_changes(frames, np.flatnonzero(passed))
-            passed[odd] = False
-        changed = np.flatnonzero(passed)
+        passed: Bools = not_asked
         others = self._others()
-        passed[list(others)] = True
         if batch_filter.together:
-            records = RunRecords(frames, changed, tuple(groups), others)
+            taken: Bools = (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
+            if batch_filter.leaves_others:
+                taken &= ~not_asked
+            elif batch_filter.topics is not None:
+                taken &= not_asked
+            groups, odd = decode_changes(frames, np.flatnonzero(taken))
+            taken[odd] = False
+            records = RunRecords(frames, np.flatnonzero(taken), tuple(groups), others)
+            passed = taken | not_asked if batch_filter.leaves_others else taken
+        passed[list(others)] = True
         starts = run.offsets[:-1] - run.base_offset
         needed = np.logical_or.reduceat(~(passed | idle), starts)
         asked = None if batch_filter.creations_only else batch_filter.topics

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from metaquorum.metadata.columnar.apply import store
 from metaquorum.metadata.errors import InspectError, ReplayError, UnknownRecordError
+from metaquorum.metadata.features import METADATA_VERSION, is_known
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
 from metaquorum.metadata.inspect.log.log import MetadataLog, NoFooter, damage_line
 from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
@@ -42,6 +43,7 @@ class LogReplay:
         self._notes = notes
         self.reached = start
         self.engine = Replayer(start.state, on_error=notes.refused)
+        self._level = 0
         self._reader = HistoryReader(log, self.engine.end_offset, as_one)
         self._damage: Damage | None = None
         self._moved = start.snapshot is not None
@@ -59,6 +61,7 @@ class LogReplay:
                 continue
             try:
                 pass_over(self.engine, item)
+                self._judge_level()
             except BatchError:  # the batch there cannot be read: from it on, they come one by one
                 base_offset = self.engine.end_offset
                 unread = int(np.searchsorted(item.run.offsets, base_offset))
@@ -85,7 +88,8 @@ class LogReplay:
         split = BatchRun.batches if batch_filter is None else partial(self._pieces, batch_filter)
         for batch in self._read(limit, split):
             if isinstance(batch, RunPart):
-                if batch_filter is not None and batch_filter.together and not batch.is_idle:
+                is_merged = batch_filter is not None and batch_filter.together and not batch.is_idle
+                if batch_filter is not None and is_merged and (batch.groups() or not leaves_others):
                     forwarded = self._fast_forward(batch, batch_filter)
                     if forwarded is not None:
                         yield forwarded
@@ -131,6 +135,9 @@ class LogReplay:
         if fits < part.batches:
             self._open(part, fits if fits >= MIN_BATCHES else 0, batch_filter)
             return None
+        if batch_filter.leaves_others:  # it may hold other records, too
+            self.engine.keeps_changes = False
+            pass_over(self.engine, part)
         store(builder, versions)
         builder.offset, builder.epoch = part.next_offset, part.epoch
         builder.timestamp_ms = part.time_ms
@@ -148,6 +155,7 @@ class LogReplay:
 
     def finish(self, point: Point) -> FoundState:
         """The state reached. Raises InspectError for a place past the log's end."""
+        self._judge_level()
         state = self.reached
         state.state = self.engine.state()
         state.problems, state.unknown = self._notes.lines, self._notes.unknown
@@ -265,6 +273,14 @@ class LogReplay:
             )
             self._notes.add(damage_line(self._damage))
             self._reader.give_up(batch)
+        self._judge_level()
+
+    def _judge_level(self) -> None:
+        """Counts a metadata.version that this release does not know, and that of the start."""
+        level = self.engine.builder.finalized.get(METADATA_VERSION, 0)
+        if level != self._level:
+            self._level = level
+            self._notes.unknown += not is_known(level)
 
     def _control(self, header: BatchHeader, records: tuple[DecodedRecord, ...]) -> None:
         self.reached.quorum = self.reached.quorum.after(header.leader_epoch, records)

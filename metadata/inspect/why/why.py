@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metaquorum.metadata.errors import InspectError, ReplayError
+from metaquorum.metadata.features import is_newer
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage, Provenance
 from metaquorum.metadata.inspect.causes.brokers import broker_causes
 from metaquorum.metadata.inspect.causes.elections import election_causes
@@ -231,9 +232,7 @@ class Chain:
         self._links.batch(changes)
         for _, topic in changes.removed:  # whose creation may have been passed over
             self._namer.learn(topic.topic_id, topic.name)
-        self._unknown += sum(
-            isinstance(one, r.UnknownRecord | control.UnknownControlRecord) for _, one in changes.records
-        )
+        self._unknown += sum(is_newer(one) for _, one in changes.records)
         match self._kind:
             case "topic" if self._target.partition is not None:
                 self._partition_steps(changes, scene)

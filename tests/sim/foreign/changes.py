@@ -18,8 +18,10 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import KRaftVersionRecord, Voter, VotersRecord
 from metaquorum.metadata.requests.common import (
     AddRaftVoterRequest,
+    DescribeQuorumResponse,
     Done,
     RemoveRaftVoterRequest,
+    ReplicaStatus,
     TransferLeadershipRequest,
 )
 from metaquorum.metadata.snapshot import QuorumRecord
@@ -31,10 +33,11 @@ from tests.raft.kafka_voter import REQUEST_TIMEOUT_MS
 from tests.raft.kafka_voter_39 import VERSIONS, ApiVersionsRequest, KafkaVoter39
 from tests.raft.mixed_world import VERSIONS_39, answered_in_kafkas_words
 from tests.sim.foreign.active import KafkaController
+from tests.sim.foreign.joining import SelfJoining
 from tests.sim.foreign.quorum import MixedController, MixedWorld
 from tests.sim.foreign.voter import DirectoryOfKafka, KafkaVoterProcess
 from tests.sim.host import Host
-from tests.sim.processes import CLUSTER_ID, BrokerProcess, ControllerProcess
+from tests.sim.processes import CLUSTER_ID, RAFT_CONFIG, BrokerProcess, ControllerProcess
 from tests.sim.profile import FaultProfile
 from tests.sim.voters.nodes import VoterController, as_record
 from tests.sim.voters.operator import SeenLeader
@@ -42,6 +45,8 @@ from tests.sim.voters.plan import VoterPlan, draw_faults, draw_plan
 from tests.sim.voters.world import VoterWorld
 
 CHANGES_FROM = 9_000
+JOINS_FROM = 9_500
+"""In seeds from here on ours ask by themselves to be voters, beside the operator."""
 OPERATOR_PAUSE_MS, SAFETY_MS = (50, 300), (6_000, 10_000)
 """Kafka's voters notice later that a leader is gone."""
 
@@ -208,6 +213,8 @@ class ChangingWorld(VoterWorld, MixedWorld):
         self._known_sets = {each: [(CONFIGURED, self._voters_of(first))] for each in first}
         self._were_kafkas: set[bytes] = set()
         self._transfer_rate = self.rng.choice((0.0, 0.7, 2.0))
+        joins = seed >= JOINS_FROM
+        self._joining = [SelfJoining(self, each) for each in self.own_controller_ids if joins]
 
     def choose_kafkas(self) -> list[int]:
         others = self.controller_ids[1:]
@@ -246,6 +253,59 @@ class ChangingWorld(VoterWorld, MixedWorld):
             self.kafkas[node_id] = DirectoryOfKafka()
             self.formatted.pop(node_id, None)
             self.marks.add("disk of Kafka's emptied")
+
+    # ---- joining by themselves -------------------------------------------------------------------
+
+    def _throw_faults(self) -> None:
+        super()._throw_faults()
+        if not self.faults_on or self.wants_quiet:
+            return
+        for each in self._joining:
+            process = self.directory[each.node_id].process
+            if isinstance(process, ChangingController) and process.alive and not process.paused:
+                each.step(process)
+
+    def _may_lose(self) -> bool:
+        return super()._may_lose() and all(each.is_quiet for each in self._joining)
+
+    def described(self, leader_id: int) -> DescribeQuorumResponse | None:
+        """What the node says of the quorum that it leads, with who is alive; None if it does not lead."""
+        process = self.directory[leader_id].process
+        found: list[tuple[int, bytes, bool]] = []
+        if isinstance(process, ChangingKafka) and process.alive and process.leads:
+            voter = process.voter
+            epoch = voter.epoch
+            for each in voter.voter_set.nodes:
+                known = voter.progress.get((each.node_id, each.directory_id or b""))
+                heard = known is not None and known.fetched_ms > voter.now - RAFT_CONFIG.check_quorum_ms
+                found.append((each.node_id, each.directory_id or b"", heard))
+        elif isinstance(process, ChangingController) and process.alive and process.core.is_leader:
+            epoch = process.core.epoch
+            told = process.core.describe(now_ms=process.host.monotonic_ms())
+            found = [(each.node_id, each.directory_id, each.is_alive) for each in told if each.is_voter]
+        else:
+            return None
+        voters = tuple(
+            ReplicaStatus(
+                node_id=node_id,
+                directory_id=directory_id,
+                log_end_offset=-1,
+                lag=0,
+                last_fetch_ms=None,
+                last_caught_up_ms=None,
+                status="Follower",
+                is_alive=is_alive,
+            )
+            for node_id, directory_id, is_alive in found
+        )
+        return DescribeQuorumResponse(
+            cluster_id=CLUSTER_ID,
+            leader_id=leader_id,
+            leader_epoch=epoch,
+            high_watermark=0,
+            voters=voters,
+            observers=(),
+        )
 
     # ---- who is well -----------------------------------------------------------------------------
 

@@ -148,7 +148,7 @@ class Bench:
         identity = MetaProperties(cluster_id="cluster", node_id=1, directory_id=DIRECTORY_ID)
         store_meta_properties(self.disk, PATH, identity)
         if crash_after is not None:
-            self.disk.crash_after = self.disk.operations + crash_after
+            self.disk.crash_after = crash_after
         self.models: dict[PartitionKey, Model] = {}
         self.coming: set[PartitionKey] = set()
         self.going: set[PartitionKey] = set()

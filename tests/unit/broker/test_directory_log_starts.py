@@ -128,7 +128,7 @@ def test_a_crash_on_the_way_leaves_the_old_start_or_the_new(after: int) -> None:
     bench = Bench()
     key = filled(bench)
     trim(bench, key, 3)
-    bench.disk.crash_after = bench.disk.operations + after
+    bench.disk.crash_after = after
     told: list[int] = []
     with suppress(Exception):
         told = trim(bench, key, 9)
@@ -197,7 +197,7 @@ def test_a_cut_below_the_start_hides_nothing_that_comes_later(after: int, start_
     bench = Bench()
     key = filled(bench)
     trim(bench, key, 15)
-    bench.disk.crash_after = bench.disk.operations + after
+    bench.disk.crash_after = after
     bench.incarnation += 1
     done = False
     with suppress(Exception):
@@ -218,7 +218,7 @@ def test_a_replica_that_comes_after_has_nothing_of_the_one_before() -> None:
         bench = Bench()
         key = filled(bench)
         trim(bench, key, 15)
-        bench.disk.crash_after = bench.disk.operations + after
+        bench.disk.crash_after = after
         with suppress(Exception):
             bench.remove()
         bench.power_loss_now()

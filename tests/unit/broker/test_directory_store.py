@@ -164,7 +164,7 @@ def test_a_crash_while_kafkas_recovery_points_go_trusts_no_wrong_one(after: int)
     log.append(b"".join(batch(base, epoch=7, size=60) for base in range(10, 15)))
     log.sync()
     write_atomically(bench.disk, join(PATH, "recovery-point-offset-checkpoint"), b"0\n0\n")
-    bench.disk.crash_after = bench.disk.operations + after
+    bench.disk.crash_after = after
     with suppress(Exception):
         bench.opened()
     bench.power_loss_now()

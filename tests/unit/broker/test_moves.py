@@ -79,7 +79,7 @@ def test_power_fails_at_every_operation_of_a_move(outcome: int) -> None:
     while crashed:
         world = moving(2, seed=5)
         world.disk.rng.seed(outcome)
-        world.disk.crash_after = world.disk.operations + crash_after
+        world.disk.crash_after = crash_after
         crashed = False
         try:
             go_there(world, B, pace=5)

@@ -741,6 +741,16 @@ def test_a_registration_without_a_dead_directory_is_right_and_one_without_a_good
     assert isinstance(at.until_sent().request, BrokerHeartbeatRequest)
 
 
+def test_a_directory_that_failed_is_told_at_once_and_in_every_later_heartbeat() -> None:
+    at = running()
+    (first,) = sent(at.take(at.session.directories_failed(at.now_ms, (DIRECTORY,))))
+    at.answer(beat())
+    assert at.take(at.session.directories_failed(at.now_ms, (DIRECTORY,))) == [], "that is no news"
+    for each in (first, at.until_sent()):
+        assert isinstance(each.request, BrokerHeartbeatRequest)
+        assert each.request.offline_directories == (DIRECTORY,)
+
+
 def test_the_last_word_of_a_broker_that_served_moves_its_leaders_at_once() -> None:
     at = running()
     at.take(at.session.directories_failed(at.now_ms, (b"d" * 16,)))

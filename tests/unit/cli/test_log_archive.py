@@ -8,11 +8,13 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 import metaquorum
+from metaquorum.cli.log import archive as log_archive
 from metaquorum.cli.main import main
 from metaquorum.storage.archive import HEAD
 from metaquorum.storage.disk.posix import PosixDisk
@@ -223,3 +225,37 @@ def test_what_a_killed_run_left_goes_with_the_next_one(quorum: Path, tmp_path: P
         (tmp_path / f"a.mqa.{writer}.new").write_bytes(b"half")
     assert run("archive", quorum, "--to", tmp_path / "a.mqa").exit_code == 0
     assert sorted(os.listdir(tmp_path)) == ["a.mqa", f"a.mqa.{alive}.new"]
+
+
+@pytest.mark.parametrize("call", [("--dry-run",), ("--to", "a.mqa")], ids=" ".join)
+@pytest.mark.parametrize("deleted", ["everything", "one node's log", "a segment"])
+def test_what_is_removed_meanwhile_is_named_and_a_log_of_which_nothing_is_left_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[str, ...], deleted: str
+) -> None:
+    """A node deletes old segments while it runs; someone may delete its directory."""
+    home = tmp_path / "quorum"
+    for at in (0, 1):
+        make_node(PosixDisk(), home=str(home / NODES[at]), node_id=3000 + at, per_segment=4)
+    first = min((home / NODES[0]).rglob("*.log"))
+    chosen = {"everything": home, "one node's log": home / NODES[0]}
+    own = log_archive.require_one_quorum
+
+    def then_delete(*given: Any) -> None:
+        own(*given)
+        sources = list(log_archive._sources(given[0]))
+        monkeypatch.setattr(log_archive, "_sources", lambda logs: sources)
+        for path in [first] if deleted == "a segment" else chosen[deleted].rglob("*.log"):
+            path.unlink()
+
+    monkeypatch.setattr(log_archive, "require_one_quorum", then_delete)
+    monkeypatch.chdir(tmp_path)
+    result = run("archive", home, *call)
+    if deleted == "a segment":
+        assert result.exit_code == 0 and f"{first} was removed in the meantime: left out" in result.stderr
+        return
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"metaquorum: every segment and snapshot in {first.parent} was removed while it was read; check that"
+        " it is the directory of a node that runs, and archive it again\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["quorum"]

@@ -16,6 +16,8 @@ from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.uuids import uuid_to_text
 from metaquorum.wire.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     MetadataRequest,
@@ -33,19 +35,34 @@ class Node(FakeNode):
     """A broker with these directories; a topic `t` of two partitions, led by broker 0 and by no one."""
 
     def __init__(self, *directories: Directory) -> None:
-        super().__init__({"Metadata": self.metadata, "DescribeLogDirs": self.describe})
+        handlers = {
+            "Metadata": self.metadata,
+            "DescribeCluster": self.cluster,
+            "DescribeLogDirs": self.describe,
+        }
+        super().__init__(handlers)
         self.directories = directories
         self.refuses = 0
+        self.fenced: tuple[int, ...] = ()
+        self.replicas: tuple[int, ...] = (0, 1)
         self.named: list[DescribeLogDirsRequest] = []
 
     def metadata(self, body: MetadataRequest) -> MetadataResponse:
         at = self.brokers(body)
         parts = tuple(
-            MetadataResponse.MetadataResponsePartition(partition_index=index, leader_id=leader)
+            MetadataResponse.MetadataResponsePartition(
+                partition_index=index, leader_id=leader, replica_nodes=self.replicas
+            )
             for index, leader in enumerate((0, -1))
         )
         topic = MetadataResponse.MetadataResponseTopic(name="t", topic_id=b"t" * 16, partitions=parts)
         return MetadataResponse(brokers=at.brokers, controller_id=at.controller_id, topics=(topic,))
+
+    def cluster(self, body: DescribeClusterRequest) -> DescribeClusterResponse:
+        Broker = DescribeClusterResponse.DescribeClusterBroker
+        return DescribeClusterResponse(
+            brokers=tuple(Broker(broker_id=each, is_fenced=True) for each in self.fenced)
+        )
 
     def describe(self, body: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         self.named.append(body)
@@ -168,6 +185,36 @@ def test_a_broker_that_does_not_say_hides_no_other(nodes: list[Node]) -> None:
     assert ended.exit_code == 1 and "/d/a" in ended.stdout
     last = ended.stderr.splitlines()[-1]
     assert last == "metaquorum: broker 1 did not answer: CLUSTER_AUTHORIZATION_FAILED: refused"
+
+
+@pytest.mark.parametrize(
+    ("fenced", "replicas", "more", "silent"),
+    [
+        ((5,), (0, 1), (), [5]),
+        ((), (0, 6), (), [6]),
+        ((5,), (6, 1), (), [5, 6]),
+        ((5,), (6, 1), ("--topic", "t"), [6]),
+        ((5,), (0, 6), ("--broker", "0"), []),
+    ],
+)
+def test_a_broker_that_is_not_live_is_not_left_out(
+    nodes: list[Node],
+    fenced: tuple[int, ...],
+    replicas: tuple[int, ...],
+    more: tuple[str, ...],
+    silent: list[int],
+) -> None:
+    for node in nodes:
+        node.fenced, node.replicas = fenced, replicas
+    ended = describe(nodes, *more)
+    lines = [one for one in ended.stderr.splitlines() if one.startswith("metaquorum:")]
+    assert lines == [
+        f"metaquorum: broker {each} did not answer: it is not live; see: metaquorum brokers list"
+        for each in silent
+    ]
+    assert ended.exit_code == bool(silent) and "/d/a" in ended.stdout
+    listed = json.loads(describe(nodes, "--json", *more).stdout)
+    assert [each["brokerId"] for each in listed if each["problem"]] == silent
 
 
 def test_a_copy_that_is_on_its_way_is_no_replica_yet(nodes: list[Node]) -> None:

@@ -146,15 +146,10 @@ def test_a_protocol_needs_a_listener_of_controllers(
         load_config(written(tmp_path, CONTROLLER, **changes, controller__quorum__protocol=protocol))
 
 
-def test_a_controller_that_joins_by_itself_needs_grpc(tmp_path: Path) -> None:
-    joins = {**CONTROLLER, "controller.quorum.auto.join.enable": "true"}
-    config = load_config(written(tmp_path, joins))
-    assert not config.flag("controller.quorum.auto.join.enable")
-    assert any("a command makes this controller a voter; remove the line" in line for line in config.warnings)
-    both = "CONTROLLER://127.0.0.1:9093,GRPC://127.0.0.1:9094"
-    path = written(tmp_path, joins, listeners=both, controller__listener__names="CONTROLLER,GRPC")
-    config = load_config(path)
-    assert config.flag("controller.quorum.auto.join.enable") and not config.warnings
+def test_a_controller_joins_by_itself_with_kafkas_listener_alone(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, CONTROLLER, controller__quorum__auto__join__enable="true"))
+    assert config.grpc_controller_listener is None and not config.warnings
+    assert config.flag("controller.quorum.auto.join.enable")
 
 
 def test_a_brokers_file(tmp_path: Path) -> None:

@@ -278,11 +278,10 @@ def test_each_connection_uses_the_files_of_its_listener(tmp_path: Path) -> None:
         tls_of=lambda name: TlsFiles(keystore=tmp_path / f"{name}.pem"),
         controllers_use_tls=True,
         controller_listener="CONTROLLERS",
-        grpc_controller_listener="GRPC",
         inter_broker_listener=SimpleNamespace(name="BROKERS"),
     )
     node = NodeTls(cast("NodeConfig", config))
-    used = (node.controllers, node.grpc_controllers, node.brokers, node.of("CLIENTS"))
+    used = (node.controllers, node.of("GRPC"), node.brokers, node.of("CLIENTS"))
     names = [each.keystore.stem for each in used if each is not None and each.keystore is not None]
     assert (names, node.of("PLAIN")) == (["CONTROLLERS", "GRPC", "BROKERS", "CLIENTS"], None)
 

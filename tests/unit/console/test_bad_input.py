@@ -83,6 +83,7 @@ def test_a_single_snapshot_is_one_moment() -> None:
     (checkpoint, *_) = sorted(KAFKA_DATA.glob("*.checkpoint"))
     asked = Asked(checkpoint)
     assert asked.view("log")["isState"] and asked.view("overview")["numbers"]
+    assert asked.strip.trouble == ""
     assert asked.view("table", kind="brokers")["total"] > 0
     assert "single state" in asked.refusal("diff", **{"from": "0", "to": "1"})
     assert "single state" in asked.refusal("history", target="broker/1")

@@ -84,6 +84,14 @@ def test_an_unclean_election_is_a_line_from_then_on_until_its_topic_is_deleted(t
     assert lines(console, 10, "unclean") == lines(console, "end", "unclean") == []
 
 
+def test_of_a_topics_unclean_elections_the_last_one_is_explained(tmp_path: Path) -> None:
+    other = r.PartitionChangeRecord(0, ORDERS, replicas=(1, 2), isr=(2,), leader=2)
+    console = asked(tmp_path, (1, [UNCLEAN]), (1, [other]))  # 7, 8
+    (one,) = lines(console, "end", "unclean")
+    assert one["text"] == "orders: 2 partitions had an unclean election: records may be lost"
+    assert (one["path"], one["target"], one["at"]) == ("topic/orders", "topic/orders/0.leader", "8+")
+
+
 def test_what_goes_on_is_said_before_what_is_over(tmp_path: Path) -> None:
     console = asked(tmp_path, (1, [UNCLEAN]), (1, [r.PartitionChangeRecord(0, ORDERS, leader=-1)]))
     texts = [each["text"] for each in console.view("overview")["problems"]]

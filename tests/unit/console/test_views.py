@@ -28,7 +28,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.uuids import uuid_to_text
 from tests.conftest import shared_data_path
 from tests.unit.console.asked import PORT, TOKEN, Asked, AskedPage
-from tests.unit.metadata.made_logs import STORY, make_node
+from tests.unit.metadata.made_logs import STORY, Batch, leads, make_node
 
 MOMENTS = 50
 UPGRADE = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade"
@@ -137,6 +137,30 @@ def test_events_are_those_of_log_timeline(asked: Asked) -> None:
         shown = asked.view("events", severity=severity, size=10_000)
         assert shown["events"] == [line for line in lines if "kind" in line]
         assert shown["count"] == len(shown["events"])
+
+
+def test_a_lane_shows_a_broker_that_registers_again_as_the_state_has_it(tmp_path: Path) -> None:
+    """A process that registers again at a new leader of the quorum stays unfenced; a new one is fenced."""
+    first, second = b"1" * 16, b"2" * 16
+    records = [
+        r.BrokerRecord(1, first, 2),
+        r.UnfenceBrokerRecord(1, 2),
+        r.BrokerRecord(1, first, 2, fenced=False),
+        r.BrokerRegistrationChangeRecord(1, 2, in_controlled_shutdown=1),
+        r.BrokerRecord(1, first, 2, fenced=False, in_controlled_shutdown=True),
+        r.BrokerRecord(1, second, 7),
+        r.BrokerRecord(1, second, 7),
+        r.UnregisterBrokerRecord(1, 7),
+        r.BrokerRecord(1, second, 10),
+    ]
+    batches: list[Batch] = [(1, [leads(3000)]), (1, [r.FeatureLevelRecord("metadata.version", 19)])]
+    make_node(PosixDisk(), [*batches, *((1, [record]) for record in records)], home=str(tmp_path / "node"))
+    asked = Asked(tmp_path / "node")
+    (lane,) = asked.view("strip", width=8000)["brokers"]
+    for offset in range(3, 12):
+        rows = asked.view("table", kind="brokers", at=offset)["rows"]
+        shown = [turn[2] for turn in lane["turns"] if turn[0] < offset][-1]
+        assert shown == (rows[0]["state"] if rows else "gone"), offset
 
 
 def test_the_strip_at_random_moments_shows_the_state(asked: Asked) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from metaquorum.controller.brokers.sessions import BrokerHeartbeatState, Sessions
 
@@ -163,6 +163,19 @@ def test_standing_still_counts_only_while_behind() -> None:
     assert sessions.is_paused(session, 50_000 + LAG)
     session = session.with_applied(101, 200, 81_000)  # progress, however small
     assert not sessions.is_paused(session, 200_000)
+
+
+def test_a_clock_that_is_set_forward_makes_no_broker_silent_or_late() -> None:
+    """Every time of a session moves with it."""
+    sessions = Sessions(TIMEOUT, LAG)
+    sessions.put(1, replace(sessions.fresh(5, 100), standing_since_ms=150))
+    sessions.put(2, sessions.fresh(6, 200))
+    before = {broker_id: asdict(session_of(sessions, broker_id)) for broker_id in (1, 2)}
+    sessions.carry(50_000)
+    for broker_id, fields in before.items():
+        times = {name: at + 50_000 for name, at in fields.items() if name.endswith("_ms") and at is not None}
+        assert asdict(session_of(sessions, broker_id)) == fields | times
+    assert quiet(sessions, 50_099 + TIMEOUT) == [] and quiet(sessions, 50_100 + TIMEOUT) == [1]
 
 
 def test_a_closed_lease_is_over_at_once_and_remembers_what_the_broker_must_apply() -> None:

@@ -136,6 +136,26 @@ async def test_the_broker_that_is_named_is_asked() -> None:
     assert [each.asked for each in nodes] == [["Metadata"], ["ListGroups"], ["ListGroups"]]
 
 
+async def test_a_broker_that_moved_is_looked_for_again() -> None:
+    nodes = [FakeNode({"ListGroups": lambda _: ListGroupsResponse()}) for _ in range(3)]
+    first, _, moved = nodes
+
+    def answer(body: Any) -> MetadataResponse:
+        told = first.brokers(body)
+        first.peers = nodes
+        return told
+
+    first.handlers["Metadata"] = answer
+    async with running(*nodes) as servers:
+        with silent_port() as port:
+            before = FakeNode({})
+            before.port = port
+            first.peers = [*nodes[:2], before]
+            async with KafkaClient(servers.split(",")[0], timeout_ms=20_000) as client:
+                await client.ask(ListGroupsRequest(), target=2)
+    assert (first.asked, moved.asked) == (["Metadata"] * 2, ["ListGroups"])
+
+
 async def test_a_controller_that_is_named_is_found_at_controllers() -> None:
     def controllers(body: Any) -> DescribeClusterResponse:
         assert body.endpoint_type == CONTROLLERS

@@ -111,9 +111,11 @@ def test_clients_share_what_is_theirs_and_nothing_else() -> None:
 def test_what_is_kept_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_CLIENTS", 3)
     quotas = quotas_of(image(any=100))
-    for number in range(10):
+    for number in range(9):
         quotas.use(PRODUCE_BYTES, f"u{number}", "x", 1, 0)
-    assert list(quotas._rates) == [(PRODUCE_BYTES, f"u{number}", None) for number in (7, 8, 9)]
+        quotas.use(PRODUCE_BYTES, "u0", "x", 1, 0)
+    kept = [(PRODUCE_BYTES, f"u{number}", None) for number in (7, 8, 0)]
+    assert list(quotas._rates) == kept, "those that were used last"
 
 
 @pytest.mark.parametrize(("own", "waits"), [(None, [0, 0, 1_000]), (1.0, [0] * 3), (0.1, [0, 1_000, 1_000])])

@@ -233,12 +233,17 @@ def test_a_time_before_and_behind_a_log_that_jumps(tmp_path: Path) -> None:
     assert run("timeline", home, "--from", at(-1), "--json").stdout.count('"kind"') > 5
 
 
-def test_a_log_whose_stamps_never_fall_is_read_once(tmp_path: Path) -> None:
+def test_a_log_whose_stamps_never_fall_is_read_once_until_it_grows(tmp_path: Path) -> None:
     home = node(tmp_path / "plain", SECONDS)
     log = open_log(PosixDisk(), str(home))
     assert clock_of(log).is_steady and clock_of(log) is clock_of(log)
     assert list(clock_of(log).jumps()) == []
     assert "jumps" not in run("state", home, "--at", at(9.5)).stderr
+    more = encode_batch(base_offset=clock_of(log).end_offset, leader_epoch=1, timestamp_ms=T0, values=[b"v"])
+    before, file = clock_of(log), PosixDisk().open_append(join(log.directory, "00000000000000000000.log"))
+    file.append(more)
+    file.close()
+    assert clock_of(log).end_offset == before.end_offset + 1, "a log that grew is read again"
 
 
 def test_small_differences_between_two_nodes_clocks_are_no_jump(tmp_path: Path) -> None:

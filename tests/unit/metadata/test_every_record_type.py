@@ -35,11 +35,14 @@ ALWAYS_A_CHANGE = {
     r.ClearElrRecord,  # its partitions are what changes: without one, there is nothing to show
 }
 NOT_IN_A_SUMMARY = {
-    *(r.ControllerRecord, r.UnregisterControllerRecord, r.ProducerIdsRecord, r.ZkMigrationStateRecord),
-    *(r.BrokerRecord, r.UnregisterBrokerRecord, r.BrokerRegistrationChangeRecord),
-    *(r.PartitionChangeRecord, r.ClearElrRecord, r.RemoveDelegationTokenRecord),
+    *(r.ControllerRecord, r.ProducerIdsRecord, r.ZkMigrationStateRecord),
+    *(r.BrokerRecord, r.BrokerRegistrationChangeRecord),
+    *(r.PartitionChangeRecord, r.ClearElrRecord),
 }
 """Their effects count where they make something worse: fences, partitions without a leader."""
+
+SET_AGAIN_AS_IT_WAS = {"broker", "controller", "config", "quota", "feature"}
+"""Kinds of entities whose removal a command or a restart undoes."""
 
 NO_SIGN_OF_ANOTHER_LOG = {
     *(r.ClearElrRecord, r.UnregisterControllerRecord),
@@ -131,6 +134,23 @@ def test_a_summary_has_what_a_record_of_any_type_does() -> None:
     assert not missing, (
         f"_CHANGES or _ROWS (metadata/inspect/summary/summary.py) needs the event of: {missing}"
     )
+
+
+def test_a_summary_counts_every_removal_and_names_those_that_cannot_be_undone() -> None:
+    kinds, listed = set(), set()
+    for before, record, state in EFFECTS:
+        paths = {*entities_of(before.image)} - {*entities_of(state.image)}
+        gone = {path.partition("/")[0] for path in paths} - {"migration"}  # it is over, not removed
+        summary = Summary()
+        for event in Timeline(before.image).batch(1, 9, [(before.end_offset, record)]):
+            summary.take(event)
+        sections = {one.name: one for one in summary.finish()}
+        if gone:
+            assert sections["changes"].figures, f"_CHANGES (summary/summary.py) lacks the end of {gone}"
+            kinds |= gone
+            if "removed" in sections:
+                listed |= {"topic"} if "topic" in gone else gone  # its configuration goes with it
+    assert kinds - listed == SET_AGAIN_AS_IT_WAS, "_removed (summary/summary.py)"
 
 
 def test_what_fits_only_behind_another_record_shows_a_segment_of_another_log() -> None:

@@ -375,10 +375,19 @@ def test_ids_come_by_value_and_names_behind_them() -> None:
         ("quorum", BatchFilter(topics=frozenset(), brokers=frozenset(), leaves_others=True)),
         (
             "topic/orders/0",
-            BatchFilter(topics=frozenset({"orders"}), partition=0, brokers=frozenset(), leaves_others=True),
+            BatchFilter(
+                topics=frozenset({"orders"}),
+                partition=0,
+                brokers=frozenset(),
+                together=True,
+                leaves_others=True,
+            ),
         ),
-        ("topic/orders", BatchFilter(topics=frozenset({"orders"}), brokers=frozenset(), leaves_others=True)),
-        ("topic", BatchFilter(topics=None, brokers=frozenset(), leaves_others=True)),
+        (
+            "topic/orders",
+            BatchFilter(topics=frozenset({"orders"}), brokers=frozenset(), together=True, leaves_others=True),
+        ),
+        ("topic", BatchFilter(topics=None, brokers=frozenset(), together=True, leaves_others=True)),
         ("", BatchFilter(topics=None, brokers=None)),
     ],
 )

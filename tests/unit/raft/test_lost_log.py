@@ -130,7 +130,7 @@ def crashes(work: Callable[[], object]) -> bool:
 def test_a_first_start_that_ends_anywhere_is_followed_by_a_second(by: str, voters: tuple[int, ...]) -> None:
     for after in range(200):
         disk = new_disk(after)
-        disk.crash_after = disk.operations + after
+        disk.crash_after = after
         has_crashed = crashes(partial(open_and_close, disk, voters))
         disk = disk.kill() if by == "kill" else disk.crash()
         noted = disk.exists(join(HOME, FILE_NAME))
@@ -152,7 +152,7 @@ def test_a_log_that_is_emptied_for_a_snapshot_is_not_one_that_is_gone(by: str) -
         writer = SnapshotWriter(disk, REPLICA, LogPosition(2, 50))
         writer.append(encode_batch(base_offset=0, leader_epoch=2, timestamp_ms=1, values=[b"v"]))
         writer.freeze()
-        disk.crash_after = disk.operations + after
+        disk.crash_after = after
         has_crashed = crashes(partial(store.execute, ResetLog(position=LogPosition(2, 50))))
         disk = disk.kill() if by == "kill" else disk.crash()
         again = opened(disk)

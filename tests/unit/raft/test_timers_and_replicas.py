@@ -114,6 +114,21 @@ def test_who_has_not_fetched_is_at_no_offset_and_who_was_silent_long_is_left_out
     assert (9, 1) not in seen(world.now + session + 1)
 
 
+def test_an_observer_that_was_started_again_is_listed_once() -> None:
+    """Its reader before, which fetches no more, is listed only while no other fetches under its node id."""
+    world, core = leading()
+    patience = core.state.config.observer_patience_ms
+    for now_ms, disk in ((world.now, 90), (world.now + 10, 91), (world.now + 20, 80)):
+        core.on_request(500, fetch_of(disk // 10, 1, replica_directory_id=directory(disk)), now_ms=now_ms)
+
+    def listed(now_ms: int) -> list[bytes]:
+        return [at.directory_id for at in core.describe(now_ms=now_ms) if not at.is_voter]
+
+    assert listed(world.now + patience) == [directory(80), directory(90), directory(91)]
+    assert listed(world.now + patience + 1) == [directory(80), directory(91)]
+    assert listed(world.now + patience + 100) == [directory(80), directory(90), directory(91)]
+
+
 def test_silent_observers_are_forgotten_after_their_session() -> None:
     core = make(voters=1, config=RaftConfig(observer_session_ms=1000))
     core.start(now_ms=0)

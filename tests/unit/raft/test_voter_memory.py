@@ -98,7 +98,7 @@ def test_a_crash_leaves_the_old_or_the_new_voters() -> None:
         disk.make_directory("/d")
         disk.sync_directory("/")
         store_voters(disk, "/d", voters(n1=None))
-        disk.crash_after = disk.operations + at
+        disk.crash_after = at
         try:
             store_voters(disk, "/d", voters(n1=A))
         except PowerLossError:

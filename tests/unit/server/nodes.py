@@ -169,16 +169,15 @@ async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
     """The insides of a controller process on this loop, shut down in order at the end."""
     config = load_config(path, "controller")
     every_tls = NodeTls(config)
-    tls = every_tls.grpc_controllers
     server = new_server()
     for first in config.grpc_listeners[:1]:
-        bind(server, first.host, first.port, tls)
+        bind(server, first.host, first.port, every_tls.of(first.name))
     kafka = KafkaListeners(config, every_tls)
     kafka.bind()
     metrics = bind_metrics(config.metrics_listener, config.tls)
     way = way_to_voters(config, every_tls, direct)
     process = ControllerProcess(
-        config, open_replica(config, *check_directories(config)), server, tls, metrics, kafka=kafka, way=way
+        config, open_replica(config, *check_directories(config)), server, metrics, kafka=kafka, way=way
     )
     async with _running(process):
         yield process

@@ -656,3 +656,28 @@ def test_after_an_error_the_store_gets_no_more_work(error: Exception) -> None:
         assert bench.store.closed == ["unclean"]
 
     run(test)
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_bad_directory_costs_no_processor_time(gives_up: bool) -> None:
+    """Whether it failed or was given up: its threads wait until they are closed."""
+
+    async def test(bench: Bench) -> None:
+        def fail(end: int) -> None:
+            raise DiskError("/d", "sync", "the device reports an I/O error")
+
+        if gives_up:
+            bench.threads.submit(AbandonDirectory(directory_id=DIRECTORY))
+            await bench.threads.settle()
+        else:
+            bench.store.sync_gate = fail
+            bench.threads.submit(append(1))
+            await bench.until(bench.failed)
+        rounds: list[int] = []
+        do = bench.threads._do
+        bench.threads._do = lambda items: rounds.append(len(items)) or do(items)  # type: ignore[method-assign, func-returns-value]
+        await asyncio.sleep(5 * directory.TICK_MS / 1000)
+        assert len(rounds) <= 2
+        assert not await bench.threads.close(clean=True)
+
+    run(test)

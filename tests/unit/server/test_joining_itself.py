@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.quorum.nodes import NodeAnswer
-from metaquorum.clients.search import Address
+from metaquorum.clients.search import Address, ClientError
 from metaquorum.controller.server import joining as module
 from metaquorum.controller.server.joining import Joining
+from metaquorum.controller.voters import not_yet
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.records.control import Voter, VoterEndpoint
+from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.requests.common import AddRaftVoterRequest, RemoveRaftVoterRequest
+from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode
 
 ME = 3
 VOTER = Voter(ME, bytes(range(16)), (VoterEndpoint("IN", "a", 1),))
 ADDITION = AddRaftVoterRequest(voter=VOTER)
+ANOTHER = ApiError(ErrorCode.INVALID_VOTER_KEY, "another")
 REMOVAL = RemoveRaftVoterRequest(voter_id=ME, voter_directory_id=bytes(16))
 
 
@@ -32,10 +33,12 @@ class Node:
         self.wanted = list(wanted)
         self.asked: list[Any] = []
         self.observes = True
-        self.entry: Voter | None = None
-        self.seen: list[tuple[Any, int]] = []
-        self.described: list[list[Address]] = []
-        self.client: Any = SimpleNamespace(describe_quorum=self._quorum)
+        self.entry: VoterNode | None = None
+        self.seen: list[tuple[Any, bool]] = []
+        self.there: KRaftVersionFeature | ApiError = ANOTHER
+        self.probed: list[tuple[Voter, list[Address]]] = []
+        self.client: Any = object()
+        probe: Any = SimpleNamespace(ask=self._probe)
         core: Any = SimpleNamespace(
             **{"node_id": ME, "voters": (1, 2), "kraft_version": 1, **raft},
             state=SimpleNamespace(config=SimpleNamespace(check_quorum_ms=7_000)),
@@ -44,11 +47,12 @@ class Node:
         monkeypatch.setattr(module.voters, "may_join", lambda raft: bool(self.wanted))
         monkeypatch.setattr(module.voters, "how_to_join", lambda raft: "this is how")
         monkeypatch.setattr(module.voters, "Joiner", self._joiner)
-        monkeypatch.setattr(module, "describe_nodes", self._describe)
-        monkeypatch.setattr(module, "add_raft_voter", self._ask)
-        monkeypatch.setattr(module, "remove_raft_voter", self._ask)
+        monkeypatch.setattr(module, "describe_voters", self._quorum)
+        monkeypatch.setattr(module, "add_voter", self._ask)
+        monkeypatch.setattr(module, "remove_voter", self._ask)
         monkeypatch.setattr(module.Backoff, "failed", lambda self, started: 0)
-        self._make = lambda enabled: Joining(core, self.client, random.Random(1), None, enabled=enabled)
+        rng = random.Random(1)
+        self._make = lambda enabled: Joining(core, self.client, probe, "in", rng, enabled=enabled)
 
     def joining(self, enabled: bool) -> Joining:
         return self._make(enabled)
@@ -57,22 +61,26 @@ class Node:
         assert silent_ms == 14_000
         return SimpleNamespace(entry=self.entry, wanted=self._wanted)
 
-    async def _quorum(self) -> str:
+    async def _quorum(self, client: object, silent_ms: int) -> str:
+        assert client is self.client and silent_ms == 7_000
         return "the quorum"
 
-    async def _describe(self, addresses: Any, *, timeout_ms: int, tls: object) -> list[NodeAnswer]:
+    async def _probe(
+        self, voter: Voter, addresses: list[Address], timeout_ms: int
+    ) -> KRaftVersionFeature | ApiError:
         assert timeout_ms == 1_000
-        self.described.append(list(addresses))
-        return [NodeAnswer(address=each, problem="silent") for each in addresses]
+        self.probed.append((voter, addresses))
+        return self.there
 
-    def _wanted(self, now_ms: int, quorum: Any, found: Any) -> Any:
-        self.seen.append((quorum, len(found)))
+    def _wanted(self, now_ms: int, quorum: Any, *, answers: bool) -> Any:
+        self.seen.append((quorum, answers))
         first = self.wanted.pop(0)
         if isinstance(first, Exception):
             raise first
         return first
 
     async def _ask(self, client: Any, request: Any) -> None:
+        assert client is self.client
         self.asked.append(request)
 
     async def until_done(self, joining: Joining) -> None:
@@ -94,10 +102,10 @@ async def test_it_asks_until_it_is_a_voter_and_by_one_task(
     assert first is not None and joining._task is first
     await node.until_done(joining)
     assert node.asked == [REMOVAL, ADDITION]
-    assert node.seen == [(None, 0)] * 5
+    assert node.seen == [(None, False)] * 5
     assert [each.message for each in caplog.records if each.name == module.__name__] == [
         "it is too far behind",
-        "controller 3 is not a voter yet: REQUEST_TIMED_OUT: later",
+        not_yet(3, refused),
         "controller 3: its entry with a directory that it lost was removed",
         "controller 3 is a voter",
     ]
@@ -108,52 +116,49 @@ async def test_it_asks_until_it_is_a_voter_and_by_one_task(
     assert node.asked == [REMOVAL, ADDITION, ADDITION]
 
 
-async def test_an_entry_of_its_own_is_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node(monkeypatch, "wait")
-    node.entry = VOTER
-    joining = node.joining(enabled=True)
-    joining.poke()
-    await node.until_done(joining)
-    assert node.seen == [("the quorum", 0)]
-
-
-async def test_whoever_has_its_entry_is_asked_at_grpc_listeners_alone(
+@pytest.mark.parametrize(
+    ("endpoints", "port", "there", "answers"),
+    [
+        ((("KAFKA", 1), ("GRPC", 2), ("IN", 3)), 3, ANOTHER, False),
+        ((("KAFKA", 1), ("GRPC", 2), ("IN", 3)), 3, KRaftVersionFeature(0, 1), True),
+        ((("GRPC", 2), ("KAFKA", 1)), 1, KRaftVersionFeature(0, 1), True),
+        ((("GRPC", 2),), None, KRaftVersionFeature(0, 1), False),
+    ],
+)
+async def test_an_entry_of_its_own_is_looked_at_first_where_voters_ask_each_other(
+    endpoints: tuple[tuple[str, int], ...],
+    port: int | None,
+    there: KRaftVersionFeature | ApiError,
+    answers: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A listener of Kafka's protocol answers no call of gRPC, and would count as silent."""
     node = Node(monkeypatch, "wait")
-    listeners = (("KAFKA", 1), ("GRPC", 2), ("CONTROLLER", 3), ("grpc_2", 4))
-    endpoints = tuple(VoterEndpoint(name, "a", port) for name, port in listeners)
-    node.entry = Voter(ME, VOTER.voter_directory_id, endpoints)
+    places = tuple(Endpoint(name, "a", port) for name, port in endpoints)
+    node.entry = VoterNode(node_id=ME, directory_id=b"l" * 16, endpoints=places, versions=VersionRange(0, 1))
+    node.there = there
     joining = node.joining(enabled=True)
     joining.poke()
     await node.until_done(joining)
-    assert node.described == [[("a", 2), ("a", 4)]]
+    assert node.seen == [("the quorum", answers)]
+    assert [(each.voter_id, each.voter_directory_id) for each, _ in node.probed] == [(ME, b"l" * 16)] * (
+        port is not None
+    )
+    assert [each for _, each in node.probed] == [[("a", port)]] * (port is not None)
 
 
-async def test_it_waits_until_an_address_for_grpc_is_known(
+async def test_a_leader_that_does_not_answer_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    node = Node(monkeypatch, ADDITION)
-    node.entry = VOTER
-    asked = 0
-
-    def addresses() -> list[Address]:
-        nonlocal asked
-        asked += 1
-        if asked > 20:  # enough of waiting
-            node.wanted.clear()
-        return []
-
-    node.client = AdminClient(addresses)
+    silent = ClientError("node 1: no answer in time")
+    node = Node(monkeypatch, silent, silent, ADDITION)
     joining = node.joining(enabled=True)
     joining.poke()
     await node.until_done(joining)
-    assert joining._task is not None and joining._task.exception() is None
-    assert asked > 20 and node.asked == []
+    assert node.asked == [ADDITION]
     assert [each.message for each in caplog.records if each.name == module.__name__] == [
-        "controller 3 is not a voter yet: no address of a controller is known yet"
+        "controller 3 is not a voter yet: node 1: no answer in time",
+        "controller 3 is a voter",
     ]
 
 

@@ -100,7 +100,7 @@ def test_power_lost_at_any_operation_leaves_a_note_that_was_made_and_all_that_we
     disk = disk_of(seed)
     known = KnownCommitted(disk, DIRECTORY, Known(NOTHING))
     made, durable = {NOTHING}, 0
-    disk.crash_after = disk.operations + rng.randrange(1, 40)
+    disk.crash_after = rng.randrange(1, 40)
     offset = 0
     try:
         while True:

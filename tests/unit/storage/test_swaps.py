@@ -106,8 +106,10 @@ def test_two_segments_may_be_swapped_in_at_once() -> None:
 
 
 def test_a_crash_at_any_operation_leads_to_the_same_end() -> None:
+    """But for an index of what was swapped in: it may be missing, and is not an old one."""
     files = {**OLD, **BESIDE, name(0, ".log.swap"): TO_20, name(0, ".index.swap"): b"new"}
     expected = finished(disk_with(files))
+    index = name(0, ".index")
     crashes = 0
     for after in range(30):
         for seed in range(12):
@@ -118,5 +120,6 @@ def test_a_crash_at_any_operation_leads_to_the_same_end() -> None:
                 finish_swaps(disk, PLACE, disk.list_directory(PLACE))
             except PowerLossError:
                 crashes += 1
-            assert finished(disk.crash()) == expected
-    assert crashes > 10
+            left = finished(disk.crash())
+            assert left in (expected, {each: data for each, data in expected.items() if each != index})
+    assert 12 * 8 < crashes < 12 * 30, "at each operation, and not at the first one alone"

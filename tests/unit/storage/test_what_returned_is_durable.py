@@ -40,7 +40,7 @@ from metaquorum.storage.partition.replica_directory import (
     store_log_starts,
     take_clean_shutdown,
 )
-from metaquorum.storage.partition.swap import finish_swaps
+from metaquorum.storage.partition.swap import begin_cleaned, finish_cleaned, finish_swaps
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import FaultProfile
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -250,6 +250,13 @@ def swaps(disk: FaultyDisk) -> list[Step]:
     return [lambda: finish_swaps(disk, "/data", disk.list_directory("/data"))]
 
 
+def cleaned(disk: FaultyDisk) -> list[Step]:
+    pool = FilePool(disk, 8)
+    made = begin_cleaned(disk, "/data", pool, 0, index_interval_bytes=1)
+    made.append(Batches.parse(batch(0)))
+    return [lambda: finish_cleaned(disk, pool, made, b"aborted")]
+
+
 def archives(disk: FaultyDisk) -> list[Step]:
     metadata_log(disk).clean_close()
     names = [name for name in disk.list_directory(LOG) if name.endswith(".log")]
@@ -272,6 +279,7 @@ KINDS: list[Callable[[FaultyDisk], list[Any]]] = [
     opened_again,
     log_of_a_replica,
     swaps,
+    cleaned,
     archives,
 ]
 

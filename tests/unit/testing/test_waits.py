@@ -37,6 +37,25 @@ def test_groups_replicas_and_coordinators_are_waited_for() -> None:
         cluster.wait_for_full_isr(topic)
 
 
+def test_a_group_begins_at_the_offset_that_was_committed_for_it() -> None:
+    with Cluster() as cluster:
+        topic = cluster.create_topic("orders", 2)
+        produced(cluster.bootstrap_servers, topic, ["a", "b", "c"])
+        with pytest.raises(ClusterError, match="not committed: UNKNOWN_TOPIC_OR_PARTITION: topic none"):
+            cluster.commit_offsets("g", "none")
+        cluster.commit_offsets("g", topic, 1)
+        assert cluster.lag("g") == {(topic, 0): 2, (topic, 1): -1}
+        cluster.commit_offsets("g", topic)
+        assert cluster.lag("g") == {(topic, 0): 3, (topic, 1): 0}
+        config: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"}
+        consumer = Consumer({**config, "auto.offset.reset": "error"})
+        consumer.subscribe([topic])
+        assert [message.value() for message in consumer.consume(3, 20)] == [b"a", b"b", b"c"]
+        with pytest.raises(ClusterError, match="group g has members, which commit offsets: close them"):
+            cluster.commit_offsets("g", topic)
+        consumer.close()
+
+
 def test_a_topic_of_a_client_is_waited_for_until_it_is_there_and_gone() -> None:
     with Cluster(brokers=2, controllers=1, timeout_s=20) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})

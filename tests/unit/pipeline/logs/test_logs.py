@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from metaquorum.pipeline.logs.damage import Dialect, log_damage, parse_dialect
 from metaquorum.pipeline.logs.follow import LogEnd, log_ends, pieces_between
 from metaquorum.pipeline.logs.merged import merge_logs
 from metaquorum.pipeline.logs.pieces import DamagedError, Piece, read_piece
-from metaquorum.pipeline.logs.places import LogPlace, NoLogsError, find_logs
+from metaquorum.pipeline.logs.places import Identities, LogPlace, NoLogsError, find_logs
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.survey import LogSurvey, hop, survey
+from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
+from tests.unit.metadata.made_logs import make_node
 from tests.unit.pipeline.intervals.telling import Line, batches, leads, read_log
 
 DISK = PosixDisk()
@@ -280,6 +283,17 @@ def test_records_from_the_future_are_told_once_a_type(tmp_path: Path) -> None:
     assert (row.kind, row.offset) == ("unknown", 196)
     assert "type 112 version 0" in row.reason
     assert "3 times" in row.reason
+
+
+def test_a_directory_of_another_cluster_under_the_same_name_is_noticed(tmp_path: Path) -> None:
+    """Also if its file is as long as that of the one before."""
+    known, file = Identities(), tmp_path / "n1" / "meta.properties"
+    make_node(PosixDisk(), home=str(file.parent), cluster_id="one")
+    for changed_s, cluster in ((1, "one"), (2, "two")):
+        file.write_text(file.read_text().replace("one", cluster))
+        os.utime(file, (changed_s, changed_s))
+        (found,) = find_logs(StoreDisk(), [str(file.parent)], earlier=known)
+        assert found.cluster == cluster
 
 
 @pytest.mark.shared_data

@@ -667,7 +667,7 @@ def test_a_bad_directory_costs_no_processor_time(gives_up: bool) -> None:
             raise DiskError("/d", "sync", "the device reports an I/O error")
 
         if gives_up:
-            bench.threads.submit(AbandonDirectory(directory_id=DIRECTORY))
+            bench.threads.submit(disk_work.AbandonDirectory(directory_id=DIRECTORY))
             await bench.threads.settle()
         else:
             bench.store.sync_gate = fail

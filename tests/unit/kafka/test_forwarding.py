@@ -15,6 +15,7 @@ from metaquorum.clients.search import ClientError
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.answers import AnswerFrame
 from metaquorum.listeners.forwarded.table import FORWARDED, FORWARDED_BY_KEY
+from metaquorum.listeners.rights import CHECKS
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -159,7 +160,7 @@ class Only(Authorizer):
 def allowed(frame: bytes, controller: Controller, authorizer: Authorizer | None) -> Any:
     image = MetadataImage()
     forwarder = Forwarder(controller, node_id=0, published=Published(image))  # type: ignore[arg-type]
-    rights = Rights(authorizer=authorizer, image=lambda: image)
+    rights = Rights(authorizer=authorizer, image=lambda: image, checks=CHECKS)
     handle = guarded({"CreateTopics": forwarder.offered()["CreateTopics"]}, rights)["CreateTopics"].handle
 
     async def answered() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -37,7 +37,7 @@ class Node:
         self.seen: list[tuple[Any, bool]] = []
         self.there: KRaftVersionFeature | ApiError = ANOTHER
         self.probed: list[tuple[Voter, list[Address]]] = []
-        self.client: Any = object()
+        self.client: Any = cast(Any, object())
         probe: Any = SimpleNamespace(ask=self._probe)
         core: Any = SimpleNamespace(
             **{"node_id": ME, "voters": (1, 2), "kraft_version": 1, **raft},

@@ -109,7 +109,7 @@ async def _not_live(
     client: KafkaClient, live: Iterable[int], topics: Sequence[DescribedTopic], names: Sequence[str]
 ) -> tuple[BrokerDirectories, ...]:
     """The brokers that hold replicas of the topics `names`, or without names all registered ones, and that
-    nobody can ask. Brokers before KIP-1073 list no fenced ones: those are known by their replicas alone."""
+    cannot be asked. Brokers before KIP-1073 list no fenced ones: those are known by their replicas alone."""
     parts = [part for each in topics if not names or each.name in names for part in each.partitions]
     known = {broker_id for part in parts for broker_id in part.replicas}
     if not names:

@@ -94,8 +94,9 @@ arrivals: setup
 
 # The test suites of Kafka's clients, from the package registries, run against a cluster of ours; failures that are not
 # listed in tests/suites/known.toml are named (ONLY=python-2: suites with this in their names). About five minutes each.
+# ONLY=librdkafka SOURCE=PATH: the tests in C of a checkout where they are compiled; half an hour or more.
 suites: setup
-	$(BIN)/python -m tests.suites $(ONLY)
+	$(BIN)/python -m tests.suites $(ONLY) $(if $(SOURCE),--source $(SOURCE))
 
 # The tests of listeners, storage and tools with the lowest versions that pyproject.toml allows, in an environment
 # of its own with the lowest Python. About five minutes. TESTS runs others.

@@ -24,7 +24,7 @@ from metaquorum.console.answers import (
 )
 from metaquorum.console.guard import Guard
 from metaquorum.console.tables import TABLES
-from metaquorum.console.views import Answer, Views
+from metaquorum.console.views import Answer, Views, entity_of_table
 from metaquorum.metadata.secrets import json_bytes
 
 _LONG = frozenset({"bisect", "diff", "groups", "history", "records", "search", "voters", "why"})
@@ -112,8 +112,8 @@ class _Api:
         page, state = self._views.table(kind, _at(request), query_of(request))
         if form:
             return download(page, form, f"{kind}-{state.end_offset}")
-        command = self._views.table_command(kind, state)
-        return {**self._views.moment(state), **msgspec.structs.asdict(page), "command": command}
+        more = {"entity": entity_of_table(kind), "command": self._views.table_command(kind, state)}
+        return {**self._views.moment(state), **msgspec.structs.asdict(page), **more}
 
     async def stream(self, request: Request) -> Response:
         """Server-sent events: the log as it is, whenever it or its strip has changed."""

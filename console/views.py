@@ -209,9 +209,15 @@ class Views:
             "topics": len(image.topics),
             "partitions": image.topics.partition_count,
             "problems": lines[:_PROBLEMS_MAX],
+            "warning": self._newest_warning(state.end_offset),
             "progress": self.strip.progress,
             "command": self.command("state", "--at", str(state.end_offset)),
         }
+
+    def _newest_warning(self, end_offset: int) -> Answer | None:
+        """The newest event before an offset that is more than info."""
+        before = (event for event in reversed(self.strip.marked) if event.offset < end_offset)
+        return next(map(event_json, before), None)
 
     def table(self, kind: str, where: str | None, query: TableQuery) -> tuple[TablePage, FoundState]:
         """A page of a table at a place."""
@@ -220,19 +226,7 @@ class Views:
 
     def table_command(self, kind: str, state: FoundState) -> str:
         """The command for the entities of a table."""
-        entity = {
-            "topics": "topic",
-            "partitions": "topic",
-            "brokers": "broker",
-            "racks": "broker",
-            "configs": "config",
-            "features": "feature",
-            "acls": "acl",
-            "users": "user",
-            "quotas": "quota",
-            "tokens": "token",
-        }.get(kind, kind)
-        return self.command("state", entity, "--at", str(state.end_offset))
+        return self.command("state", entity_of_table(kind), "--at", str(state.end_offset))
 
     def groups(self, query: TableQuery) -> Answer:
         """The groups of a running cluster now, and their lag: no record of the log is about them. Of a log in
@@ -300,6 +294,7 @@ class Views:
         spans = sorted(islice(rows, SPANS_MAX), key=lambda span: -span.from_offset)
         return {
             "spans": [span_json(span) for span in spans],
+            "untilTime": self.moments.clock().last_ms,
             "uncovered": limits.coverage.tree(),
             "command": self.command("history", str(wanted)),
         }
@@ -481,6 +476,11 @@ class Views:
 
     def _mentioning(self, text: str) -> Iterator[TimelineEvent]:
         return (event for event in self.strip.events if text in event.text.lower() or text in event.kind)
+
+
+def entity_of_table(kind: str) -> str:
+    """The path of everything that a table shows."""
+    return {"partitions": "topic", "racks": "broker", "producer-ids": kind}.get(kind, kind.removesuffix("s"))
 
 
 def _first(several: Any, count: int = SEARCHED_MAX) -> list[Any]:

@@ -127,6 +127,9 @@ class RaftState:
     """By directory: how far it has acknowledged committed records to this node as a leader."""
     claims: dict[int, KnownMore]
     """By voter: what it said to be committed when it last refused this node a vote, and this log lacks."""
+    log_ends: dict[int, LogPosition]
+    """By voter: where its log ended when it last requested this node's vote, or the beginning of an epoch
+    that it led since, of which it has a record."""
     knows_observer: Callable[[int], bool]
     """Whether the cluster has registered the node with this id. Without the driver's word, everyone is."""
     losses: dict[int, CommittedLoss]
@@ -182,6 +185,7 @@ class RaftState:
         self.note_times = NoteTimes(durable=self.log.noted.offset)
         self.acknowledged = {one.directory_id: one for one in recovered.acknowledged}
         self.claims = {}
+        self.log_ends = {}
         self.knows_observer = _any_observer
         self.losses = {}
         self._observed_in = None

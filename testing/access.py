@@ -132,6 +132,11 @@ class ClientAccess:
             config["ssl.ca.location"] = self.ca_file
         return config
 
+    def require_users(self) -> None:
+        """Raises ClusterError where clients do not log in with a user and a password."""
+        if self.password is None:
+            raise ClusterError(f'this cluster has no users: have one with sasl="{SCRAM}"')
+
     def token(self, user: str, wall_ms: int, lifetime_s: float) -> str:
         """A token with which a user logs in, from now, in Unix time. Raises ClusterError."""
         if self.sasl != OAUTH:

@@ -23,17 +23,14 @@ class FaultProfile(msgspec.Struct, frozen=True, kw_only=True):
     that byte, the file is filled with zeros (probability `zero_tail`) or random bytes (`garbage_tail`), both
     of random length up to the size it had, or ends there.
 
-    `sync_error`, `write_error` and `read_error` make one operation raise DiskError. `slow` adds `slow_ms` to
-    an operation; a sync costs `sync_ms`. `capacity_bytes` None: the disk never fills up.
+    `slow` adds `slow_ms` to an operation; a sync costs `sync_ms`. `capacity_bytes` None: the disk never fills
+    up.
     """
 
     keep_name: float = 0.5
     keep_contents: float = 0.2
     zero_tail: float = 0.25
     garbage_tail: float = 0.25
-    sync_error: float = 0.0
-    write_error: float = 0.0
-    read_error: float = 0.0
     slow: float = 0.0
     slow_ms: int = 500
     sync_ms: int = 1

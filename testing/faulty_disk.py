@@ -102,15 +102,6 @@ class FaultyDisk:
             elif injection.count is None or injection.count > 0:
                 injection.count = None if injection.count is None else injection.count - 1
                 raise DiskError(directory, f"{operation} of {path}", injection.reason)
-        chances = {
-            "sync": "sync_error",
-            "sync_directory": "sync_error",
-            "write": "write_error",
-            "read": "read_error",
-        }
-        chance = float(getattr(self.profile, chances[operation])) if operation in chances else 0.0
-        if chance and self.rng.random() < chance:
-            raise DiskError(directory, f"{operation} of {path}", "the device reports an I/O error")
 
     def room_bytes(self) -> int | None:
         """Free bytes; None if the disk has no capacity limit."""

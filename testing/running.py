@@ -332,12 +332,14 @@ class RunningCluster(CheckedCalls):
 
     def add_user(self, name: str, password: str) -> None:
         """With `sasl`, another user may log in, or a user has another password; open connections stay."""
+        self._access.require_users()
         mechanism = Mechanism.SCRAM_SHA_256
         setting = set_scram(self._asks(), name, mechanism, password, iterations=ITERATIONS)
         self._changed_user(self._run(setting, f"user {name}"), name, True)
 
     def remove_user(self, name: str) -> None:
         """With `sasl`, a user cannot log in any longer; open connections stay."""
+        self._access.require_users()
         deletion = delete_scram(self._asks(), name, Mechanism.SCRAM_SHA_256)
         self._changed_user(self._run(deletion, f"user {name}"), name, False)
 
@@ -622,7 +624,13 @@ class RunningCluster(CheckedCalls):
     def _require_running(self) -> None:
         """Raises ClusterError."""
         if self._thread is None:
-            raise ClusterError(f"this cluster is {self._state}: start it, or make another one")
+            raise ClusterError(self._why_not())
+
+    def _why_not(self) -> str:
+        """Why a cluster without a loop cannot be used, in one line."""
+        return (
+            f"this cluster is {self._state}: {'make another one' if self._state == 'closed' else 'start it'}"
+        )
 
     def _asked_brokers(self) -> list[ClusterNode]:
         """Those that answer; while no fault lets any serve, those that run."""
@@ -666,7 +674,7 @@ class RunningCluster(CheckedCalls):
         if os.getpid() != self._pid:
             problem = FORKED
         elif thread is None:
-            problem = f"this cluster is {self._state}: start it, or make another one"
+            problem = self._why_not()
         elif thread.is_current:
             problem = "this call waits for the cluster and cannot be made on the cluster's own thread"
         if problem is not None or thread is None:

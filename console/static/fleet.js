@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { h, s, spanText, timeText, valueText, word } from "./dom.js";
-import { diamond, patterns, tickTimes, triangle } from "./drawing.js";
+import { diamond, patterns, tickTexts, tickTimes, triangle } from "./drawing.js";
 import { busySoon, frame } from "./frame.js";
 import { change, here, link } from "./place.js";
 import { copy, save } from "./save.js";
@@ -74,10 +74,8 @@ function listen(svg) {
 
 function axis(times) {
   const svg = s("svg", { class: "time", height: 16, viewBox: `0 0 ${width} 16`, preserveAspectRatio: "none", "aria-hidden": "true" }, patterns());
-  for (const [ms, text] of tickTimes(...times, (width - left()) / 130)) {
-    const x = xOf(ms, times);
-    svg.append(s("line", { class: "tick", x1: x, x2: x, y1: 0, y2: 16 }), x < width - 70 && s("text", { x: x + 3, y: 12 }, text));
-  }
+  const ticks = tickTimes(...times, width - left()), at = (ms) => xOf(ms, times);
+  svg.append(...ticks.map(([ms]) => s("line", { class: "tick", x1: at(ms), x2: at(ms), y1: 0, y2: 16 })), ...tickTexts(ticks, at, [left(), width], 12));
   return svg;
 }
 
@@ -85,7 +83,7 @@ function strip(one, most, lanes) {
   const times = span(), height = LEADERS + GAP + AREA + GAP + OUT + GAP + (lanes ? lanes.length * (LANE + GAP) : 0);
   const svg = listen(s("svg", { class: "time", height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
     "aria-label": `Cluster ${one.cluster} over time: ${one.brokers} brokers, ${one.incidents.length} incidents; the table of incidents has them` }));
-  for (const [ms] of tickTimes(...times, (width - left()) / 130)) svg.append(s("line", { class: "tick", x1: xOf(ms, times), x2: xOf(ms, times), y1: 0, y2: height }));
+  for (const [ms] of tickTimes(...times, width - left())) svg.append(s("line", { class: "tick", x1: xOf(ms, times), x2: xOf(ms, times), y1: 0, y2: height }));
   const bar = (from, to, y, tall, name, title) => {
     const x = xOf(from, times), end = xOf(to ?? one.toMs, times);
     if (from > times[1] || (to ?? one.toMs) < times[0]) return;

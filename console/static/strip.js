@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { h, s, spanText, timeText, valueText } from "./dom.js";
-import { diamond, patterns, tickTimes, triangle } from "./drawing.js";
+import { diamond, patterns, tickTexts, tickTimes, triangle } from "./drawing.js";
 import { change, here } from "./place.js";
 
 const LEADERS = 16, AREA = 44, MARKS = 16, TICKS = 16, GAP = 3, LABELS = 64;
@@ -142,12 +142,11 @@ function draw() {
 
 const label = (to, y, text) => to.append(s("text", { x: 0, y }, text.length > 10 ? `${text.slice(0, 9)}…` : text));
 
+const times = () => tickTimes(low(), high(), width - LABELS);
+
 function ticks(to, height) {
-  for (const [ms, text] of tickTimes(low(), high(), (width - LABELS) / 130)) {
-    const x = xOf(ms);
-    to.append(s("line", { class: "tick", x1: x, x2: x, y1: 0, y2: height }));
-    if (x < width - 70) to.append(s("text", { x: x + 3, y: 11 }, text));
-  }
+  for (const [ms] of times()) to.append(s("line", { class: "tick", x1: xOf(ms), x2: xOf(ms), y1: 0, y2: height }));
+  to.append(s("g", { class: "times" })); // filled with the handles, which they give way to
 }
 
 function leaders(to, y) {
@@ -217,6 +216,8 @@ function drawHandles() {
   }
   if (marks.at) shown.push(...one(marks.at, ""));
   group.replaceChildren(...shown);
+  const handles = [marks.at, marks.at && marks.since].filter(Boolean).map((each) => clamp(xOf(each.timeMs ?? low())));
+  svg.querySelector(".times").replaceChildren(...tickTexts(times(), xOf, [LABELS, width], 11, handles));
   if (marks.at) {
     svg.setAttribute("aria-valuenow", marks.at.offset);
     svg.setAttribute("aria-valuetext", `offset ${marks.at.offset}, ${timeText(marks.at.timeMs)}`);

@@ -5,13 +5,10 @@ import { h, timeText, valueText, word } from "./dom.js";
 import { change, entityLink, here, link, moments } from "./place.js";
 
 export const SIZE = 100;
-const TITLES = {
-  inSync: "in sync", underMinIsr: "under min ISR", outOfSync: "out of sync", leaderEpoch: "leader epoch",
-  partitionEpoch: "partition epoch", permissionType: "permission", resourceType: "resource type", resourceName: "resource name",
-  patternType: "pattern", issueTimestampMs: "issued", expirationTimestampMs: "expires", nextProducerId: "next producer id",
-  isr: "ISR", changeTimestampMs: "resource last changed", changedBy: "by", differs: "differs from the default", "producer-ids": "kind", value: "value", leadersShare: "share of leaders", ids: "broker ids",
+const TITLES = { // where a column's name, in words, is not its title
+  underMinIsr: "under min ISR", permissionType: "permission", patternType: "pattern", issueTimestampMs: "issued", expirationTimestampMs: "expires", isr: "ISR", changeTimestampMs: "resource last changed", changedBy: "by", differs: "differs from the default", "producer-ids": "kind", leadersShare: "share of leaders", ids: "broker ids",
   fromTime: "when", toTime: "until", leaderlessSeconds: "leaderless", underMinIsrSeconds: "under min ISR",
-  uncleanElections: "unclean elections", leaderlessMs: "longest leaderless", lastedMs: "lasted", availability: "with a leader",
+  leaderlessMs: "longest leaderless", lastedMs: "lasted", availability: "with a leader",
 };
 const EMPTY = {
   acls: "No access control entry is in force at this moment. Without entries, brokers decide by allow.everyone.if.no.acl.found.",
@@ -20,7 +17,7 @@ const EMPTY = {
   brokers: "No broker is registered at this moment. Move the handle to a later one.", topics: "No topic exists at this moment. Move the handle to a later one.",
 };
 
-export const titleOf = (name) => TITLES[name] || name;
+export const titleOf = (name) => TITLES[name] || name.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
 
 /** A table with a caption, headers and rows of cells. Each cell has its column's name: on a narrow page a row is a card. */
 export function sheet(caption, columns, rows, empty) {

@@ -83,7 +83,8 @@ export async function overview(params, signal) {
       h("p", { class: "moment" }, `${answer.topics} topics, ${answer.partitions} partitions.`),
       await difference(signal, ""),
       h("h2", {}, "What is wrong at this moment"),
-      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, answer.numbers[0].of === 0 ? "No broker is registered at this moment." : `Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync.${unread} If clients have trouble all the same, look at what was changed last: a setting, an access control entry, a deleted topic.`),
+      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, answer.numbers[0].of === 0 ? "No broker is registered at this moment." : `Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync.${unread} If clients have trouble all the same, look at what was changed last: a setting, a quota, an access control entry, a deleted topic.`,
+        answer.warning && [" The newest warning before this moment: ", momentLink(answer.warning.offset, timeText(answer.warning.createTime)), ` ${answer.warning.kind}: ${answer.warning.text}.`]),
       lastChanges(answer.offset, signal),
     ],
   };
@@ -138,15 +139,13 @@ function whyDetails(targets, at, line) {
   return [" ", button, body];
 }
 
-const DIFFERS = { brokers: "broker", racks: "broker", topics: "topic", partitions: "topic", configs: "config", features: "feature", acls: "acl", users: "user", quotas: "quota", tokens: "token", "producer-ids": "producer-ids", quorum: "quorum" };
-
 export function tableView(kind) {
   return async (params, signal) => {
     const { page, nodes } = await table(kind, signal);
     const title = kind === "acls" ? "ACLs" : kind[0].toUpperCase() + kind.slice(1).replace("-", " ");
     return {
       title, command: page.command, moment: page,
-      nodes: [h("h1", {}, title), momentLine(page), kind === "acls" && (await accessForm(params, signal)), await difference(signal, DIFFERS[kind]), ...nodes, kind === "quorum" && voters(signal)],
+      nodes: [h("h1", {}, title), momentLine(page), kind === "acls" && (await accessForm(params, signal)), await difference(signal, page.entity), ...nodes, kind === "quorum" && voters(signal)],
     };
   };
 }
@@ -210,7 +209,8 @@ export async function entity(params, signal) {
   const [why, past] = story(answer.path, params, signal, isTopic && answer.exists);
   const state = answer.exists && h("section", {}, isTopic && heat(answer), h("h2", {}, "State"), own.map(fields));
   nodes.push(state ? h("div", { class: "columns" }, state, why) : why);
-  nodes.push(past, h("p", {}, h("a", { href: link("events", { entity: answer.path, severity: "info", ...moments() }) }, "events about it"), " · ",
+  const settings = kind === "config" && [h("a", { href: link("configs", { ...moments(), text: answer.path.slice("config/".length) }) }, "its settings beside their defaults"), " · "];
+  nodes.push(past, h("p", {}, settings, h("a", { href: link("events", { entity: answer.path, severity: "info", ...moments() }) }, "events about it"), " · ",
     h("a", { href: link("records", { entity: answer.path, ...moments() }) }, "records about it")));
   return { title: answer.path, command: answer.command, moment: answer, nodes };
 }
@@ -283,18 +283,28 @@ function chain(answer) {
 function spans(answer) {
   const rows = answer.spans;
   if (!rows.length) return h("p", { class: "empty sheet" }, "No record of this log is about it.");
-  const low = Math.min(...rows.map((each) => each.fromTime)), high = Math.max(low + 1, ...rows.map((each) => each.toTime ?? each.fromTime + 1));
+  const low = Math.min(...rows.map((each) => each.fromTime)), high = Math.max(low + 1, answer.untilTime, ...rows.map((each) => each.toTime ?? each.fromTime));
   const spark = s("svg", { class: "spark", viewBox: "0 0 600 26", preserveAspectRatio: "none", role: "img", "aria-label": "Its states over time; the table has them" },
     rows.map((each) => {
       const x = (600 * (each.fromTime - low)) / (high - low), end = each.toTime === null ? 600 : (600 * (each.toTime - low)) / (high - low);
       return s("rect", { x, y: 3, height: 20, width: Math.max(1.5, end - x), class: each.toTime === null ? "now" : null }, s("title", {}, `${timeText(each.fromTime)}: ${valueText(each.fields)}`));
     }));
-  const isOne = rows.every((each) => each.entity === rows[0].entity);
-  return [isOne && spark, sheet(rows.length === 1 ? "1 state" : `${rows.length} states, the newest first`, [...(isOne ? [] : ["entity"]), "from", "for", "by", "state"], rows.map((each) => [
+  const isOne = rows.every((each) => each.entity === rows[0].entity), texts = whatChanged(rows);
+  return [isOne && spark, sheet(rows.length === 1 ? "1 state" : `${rows.length} states, the newest first; of each, what changed`, [...(isOne ? [] : ["entity"]), "from", "for", "by", "state"], rows.map((each, number) => [
     ...(isOne ? [] : [h("a", { href: entityLink(each.entity) }, each.entity)]),
     h("td", { class: "time" }, momentLink(each.fromOffset, timeText(each.fromTime))), each.toTime === null ? "still" : spanText(each.toTime - each.fromTime),
-    each.cause ? recordLink(each.cause.offset, String(each.cause.offset)) : "before", h("td", { class: "long" }, Object.entries(each.fields).map(([name, value]) => `${name}=${valueText(value)}`).join(" ")),
+    each.cause ? recordLink(each.cause.offset, String(each.cause.offset)) : "before", h("td", { class: "long" }, texts[number]),
   ]), "")];
+}
+
+/** Of states, the newest first: the fields that differ from the state before, or all of the first one. */
+function whatChanged(rows) {
+  const before = new Map(); // by entity
+  return rows.slice().reverse().map((each) => {
+    const last = before.get(each.entity), old = last?.toOffset === each.fromOffset ? last.fields : {};
+    before.set(each.entity, each);
+    return Object.keys({ ...old, ...each.fields }).filter((name) => valueText(old[name]) !== valueText(each.fields[name])).map((name) => `${name}=${valueText(each.fields[name])}`).join(" ");
+  }).reverse();
 }
 
 function selectOf(id, text, options, value) {

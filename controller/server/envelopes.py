@@ -19,8 +19,9 @@ from metaquorum.clients.kafka.node_messages import Tags, is_marked, offset_tags
 from metaquorum.clients.quorum.admin import NOT_LOOKED_AT
 from metaquorum.controller.server.forwarding_service import ForwardedCaller, KafkaCalls
 from metaquorum.listeners.access.guard import Rights, guarded
+from metaquorum.listeners.forwarded.api import Forwarded
 from metaquorum.listeners.forwarded.direct import NotTheLeader
-from metaquorum.listeners.forwarded.table import FORWARDED, VOTER_CHANGES, Forwarded
+from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.listeners.long_work import LongWork
 from metaquorum.listeners.services import Client, Offered, at_once
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -33,9 +34,6 @@ from metaquorum.wire.table import API_BY_NAME, APIS
 
 Ask = Callable[[Mutator, ControllerRequest], Awaitable[ControllerResponse | ApiError]]
 
-ASKS_OTHERS = frozenset({"UpdateFeatures", *VOTER_CHANGES})
-"""APIs for which a controller may ask what other voters support, with a time limit."""
-
 _ELSEWHERE = frozenset({ErrorCode.NOT_CONTROLLER})
 _WHOLE: ContextVar[frozenset[ErrorCode]] = ContextVar("whole", default=_ELSEWHERE)
 """Refusals of the inner request that are the envelope's."""
@@ -43,7 +41,7 @@ _WHOLE: ContextVar[frozenset[ErrorCode]] = ContextVar("whole", default=_ELSEWHER
 _log = logging.getLogger(__name__)
 
 
-def asked(api: Forwarded, calls: KafkaCalls, ask: Ask | None = None, *, asks_others: bool = False) -> Offered:
+def asked(api: Forwarded, calls: KafkaCalls, ask: Ask | None = None) -> Offered:
     """An API of a listener that the active controller answers; `ask` as in `KafkaCalls.answer`. Without a
     task, unless it asks other nodes, too."""
 
@@ -54,7 +52,7 @@ def asked(api: Forwarded, calls: KafkaCalls, ask: Ask | None = None, *, asks_oth
     def in_a_task(request: codec.Request, client: Client) -> asyncio.Future[Any]:
         return asyncio.ensure_future(answer(request, client))
 
-    return Offered(api.min_version, api.max_version, in_a_task if asks_others else at_once(answer))
+    return Offered(api.min_version, api.max_version, in_a_task if api.asks_others else at_once(answer))
 
 
 class Envelopes:
@@ -63,10 +61,7 @@ class Envelopes:
     def __init__(self, calls: KafkaCalls, rights: Rights) -> None:
         self._calls = calls
         self._work = LongWork()
-        inside = {
-            name: asked(api, calls, self._ask, asks_others=name in ASKS_OTHERS)
-            for name, api in FORWARDED.items()
-        }
+        inside = {name: asked(api, calls, self._ask) for name, api in FORWARDED.items()}
         self._inside = {API_BY_NAME[name].key: offered for name, offered in guarded(inside, rights).items()}
 
     async def _ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:

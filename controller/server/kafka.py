@@ -10,25 +10,19 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from typing import Any
 
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
-from metaquorum.controller.server.envelopes import ASKS_OTHERS, Envelopes, asked
+from metaquorum.controller.server.envelopes import Envelopes, asked
 from metaquorum.controller.server.forwarding_service import KafkaCalls
 from metaquorum.controller.server.raft_requests import RaftRequests, listens_at
 from metaquorum.listeners.access.guard import Rights, guarded
-from metaquorum.listeners.access.table import CHECKS_OF_CONTROLLERS
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
-from metaquorum.listeners.forwarded.describe import (
-    describe_acls,
-    describe_client_quotas,
-    describe_configs,
-    describe_user_scram_credentials,
-)
-from metaquorum.listeners.forwarded.direct import DIRECT, MISMATCHED
-from metaquorum.listeners.forwarded.table import ASKED_BY_NODES, FORWARDED, VOTER_CHANGES
+from metaquorum.listeners.forwarded.describe import DESCRIBED_BY_CONTROLLERS, out_of_image
+from metaquorum.listeners.forwarded.direct import MISMATCHED
+from metaquorum.listeners.forwarded.table import ANSWERED
 from metaquorum.listeners.response_memory import Unsent
+from metaquorum.listeners.rights import CHECKS_OF_CONTROLLERS
 from metaquorum.listeners.services import Client, Offered, Services, at_once, features_of
 from metaquorum.listeners.slices import sliced
 from metaquorum.metadata.image import MetadataImage
@@ -54,25 +48,11 @@ def controller_services(
     """The services of a controller's listeners."""
     reads = RaftRequests(cluster_id, raft, service, random_uuid(rng), calls.image, voters_ask=True)
     image = calls.image
-    described = {
-        "DescribeConfigs": _out_of_image(lambda body, version: describe_configs(body, version, image())),
-        "DescribeAcls": _out_of_image(lambda body, _: describe_acls(body, image())),
-        "DescribeClientQuotas": _out_of_image(lambda body, _: describe_client_quotas(body, image())),
-        "DescribeUserScramCredentials": _out_of_image(
-            lambda body, _: describe_user_scram_credentials(body, image())
-        ),
-    }
     rights = Rights(authorizer=new_authorizer(config.values), image=image, checks=CHECKS_OF_CONTROLLERS)
     offered = {
-        **{
-            name: asked(api, calls, asks_others=name in ASKS_OTHERS)
-            for name, api in (FORWARDED | VOTER_CHANGES | ASKED_BY_NODES).items()
-        },
+        **{name: asked(api, calls) for name, api in ANSWERED.items()},
         "Envelope": Offered(0, 0, at_once(Envelopes(calls, rights).answer)),
-        **{
-            name: Offered(DIRECT[name].min_version, DIRECT[name].max_version, handle)
-            for name, handle in described.items()
-        },
+        **out_of_image(DESCRIBED_BY_CONTROLLERS, image),
         "DescribeCluster": Offered(1, 2, ControllersOf(cluster_id, raft, image).describe),
         **reads.offered(),
     }
@@ -112,10 +92,6 @@ def log_connections(
 
 def _counted(connection: ClientConnection) -> None:
     return
-
-
-def _out_of_image(describe: Callable[[Any, int], Any]) -> Callable[[Request, Client], Any]:
-    return lambda request, client: describe(request.body, request.header.version)
 
 
 class ControllersOf:

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from metaquorum.listeners.access.steps import AccessAsked, AccessStep, Pauses, at_once, with_pauses
-from metaquorum.listeners.access.table import CHECKS
 from metaquorum.listeners.answers import AnswerFrame, opened
 from metaquorum.listeners.services import Client, Handler, Later, Offered
 from metaquorum.metadata.authorizer import Authorizer
@@ -26,19 +25,19 @@ Passed = list[tuple[AccessStep, Any]]
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
     """What decides: `authorizer` None allows everything. `image` is called at each request. `checks`: those
-    of a broker or a controller."""
+    of a broker or a controller (`listeners/rights.py`)."""
 
     authorizer: Authorizer | None
     image: Callable[[], MetadataImage]
+    checks: Mapping[str, tuple[AccessStep, ...]]
     creates_topics: bool = False
-    checks: Mapping[str, tuple[AccessStep, ...]] = msgspec.field(default_factory=lambda: CHECKS)
 
 
 def guarded(offered: Mapping[str, Offered], rights: Rights) -> dict[str, Offered]:
     """The same APIs behind their checks. Raises KeyError for an API without a row in the table."""
     missing = ", ".join(sorted(offered.keys() - rights.checks.keys()))
     if missing:
-        raise KeyError(f"{missing}: CHECKS (listeners/access/table.py) must say which rights it needs")
+        raise KeyError(f"{missing}: CHECKS (listeners/rights.py) must say which rights it needs")
     return {name: _guarded(name, each, rights.checks[name], rights) for name, each in offered.items()}
 
 

@@ -33,6 +33,7 @@ CODES = {
     ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
+TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 _ZERO = bytes(16)
 
 SLICE = 128
@@ -302,6 +303,21 @@ class Listed(AccessStep):
             )
         )
         return replace(answer, **{self.results: seen})
+
+
+def on_cluster(operation: Operation) -> Whole:
+    """Everything needs this permission on the cluster."""
+    return Whole((RightNeeded(operation, CLUSTER),))
+
+
+def each_of_cluster(operation: Operation, items: str, results: str) -> Each:
+    """Items that all belong to the cluster."""
+    return Each(items, results, (RightNeeded(operation, CLUSTER),))
+
+
+def each_topic(operation: Operation, items: str = "topics", results: str = "topics", **defaults: Any) -> Each:
+    """Items that each name a topic. `defaults`: see `Each`."""
+    return Each(items, results, (RightNeeded(operation, TOPIC, ITEM),), defaults)
 
 
 _INDEXES = ("index", "partition_index", "partition", "partition_id")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from metaquorum.clients.acl_fields import CREATION, ENTRY, FILTER, entry, from_message, in_message
+from metaquorum.listeners.access.steps import each_of_cluster
+from metaquorum.listeners.forwarded.api import answers
 from metaquorum.listeners.forwarded.call import Call, Parts
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests import settings as core
 from metaquorum.metadata.settings.acls import AclFilter
+from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.wire.messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -20,6 +23,11 @@ from metaquorum.wire.messages import (
 )
 
 
+@answers(
+    "CreateAcls",
+    each_of_cluster(Op.ALTER, "creations", "results"),
+    things=((("creations", "results"),),),
+)
 async def create_acls(body: CreateAclsRequest, call: Call) -> CreateAclsResponse:
     acls = tuple(entry(each, CREATION) for each in body.creations)
     answer = await call.answer(core.CreateAclsRequest(acls=acls), core.SettingsResponse)
@@ -37,6 +45,11 @@ def acl_filter(asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) 
     return AclFilter(**from_message(asked, FILTER))
 
 
+@answers(
+    "DeleteAcls",
+    each_of_cluster(Op.ALTER, "filters", "filter_results"),
+    things=((("filters", "filter_results"),),),
+)
 async def delete_acls(body: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
     filters = tuple(map(acl_filter, body.filters))
     answer = await call.answer(core.DeleteAclsRequest(filters=filters), core.DeleteAclsResponse)
@@ -57,6 +70,12 @@ async def delete_acls(body: DeleteAclsRequest, call: Call) -> DeleteAclsResponse
     )
 
 
+@answers(
+    "AlterUserScramCredentials",
+    each_of_cluster(Op.ALTER, "deletions", "results"),
+    each_of_cluster(Op.ALTER, "upsertions", "results"),
+    things=((("deletions", "results"),), (("upsertions", "results"),)),
+)
 async def alter_user_scram_credentials(
     body: AlterUserScramCredentialsRequest, call: Call
 ) -> AlterUserScramCredentialsResponse:
@@ -89,6 +108,11 @@ async def alter_user_scram_credentials(
     )
 
 
+@answers(
+    "AlterClientQuotas",
+    each_of_cluster(Op.ALTER_CONFIGS, "entries", "entries"),
+    things=((("entries", "entries"), ("ops", "")),),
+)
 async def alter_client_quotas(body: AlterClientQuotasRequest, call: Call) -> AlterClientQuotasResponse:
     changes = tuple(
         core.QuotaChange(

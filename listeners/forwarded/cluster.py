@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from metaquorum.listeners.access.steps import on_cluster
+from metaquorum.listeners.forwarded.api import AskedBy, answers
 from metaquorum.listeners.forwarded.call import ZERO_ID, Call, Parts
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
@@ -11,6 +13,7 @@ from metaquorum.metadata.records.control import Voter, VoterEndpoint
 from metaquorum.metadata.requests import common as core
 from metaquorum.metadata.requests.settings import FeatureUpdate, LevelChange, SettingResult, SettingsResponse
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest as Update
+from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.wire.messages import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
@@ -27,6 +30,11 @@ from metaquorum.wire.messages import (
 _CHANGES = {change.value: change for change in LevelChange}
 
 
+@answers(
+    "DescribeQuorum",
+    on_cluster(Op.DESCRIBE),
+    things=((("topics", "topics"), ("partitions", "partitions")),),
+)
 async def describe_quorum(body: DescribeQuorumRequest, call: Call) -> DescribeQuorumResponse:
     quorum = await call.answer(core.DescribeQuorumRequest(), core.DescribeQuorumResponse)
     if isinstance(quorum, ApiError):
@@ -97,6 +105,12 @@ def _nodes(quorum: core.DescribeQuorumResponse) -> Iterable[DescribeQuorumRespon
         )
 
 
+@answers(
+    "UpdateFeatures",
+    on_cluster(Op.ALTER),
+    asks_others=True,
+    things=((("feature_updates", "results"),),),
+)
 async def update_features(body: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesResponse:
     parts: Parts[FeatureUpdate] = Parts(_update(each, call.version) for each in body.feature_updates)
     # From version 2 on, either all levels change or none, with one error code.
@@ -140,6 +154,7 @@ def _update(
     return FeatureUpdate(name=asked.feature, level=asked.max_version_level, change=change), None
 
 
+@answers("UnregisterBroker", on_cluster(Op.ALTER))
 async def unregister_broker(body: UnregisterBrokerRequest, call: Call) -> UnregisterBrokerResponse:
     answer = await call.answer(core.UnregisterBrokerRequest(broker_id=body.broker_id), core.Done)
     if isinstance(answer, ApiError):
@@ -147,6 +162,7 @@ async def unregister_broker(body: UnregisterBrokerRequest, call: Call) -> Unregi
     return UnregisterBrokerResponse(error_message="")
 
 
+@answers("AddRaftVoter", on_cluster(Op.ALTER), by=AskedBy.TOOLS, asks_others=True)
 async def add_raft_voter(body: AddRaftVoterRequest, call: Call) -> AddRaftVoterResponse:
     """KIP-853. The answer waits for the commit, also where the caller would not."""
     endpoints = tuple(VoterEndpoint(at.name, at.host, at.port) for at in body.listeners)
@@ -161,6 +177,7 @@ async def add_raft_voter(body: AddRaftVoterRequest, call: Call) -> AddRaftVoterR
     return AddRaftVoterResponse(error_message=None)
 
 
+@answers("RemoveRaftVoter", on_cluster(Op.ALTER), by=AskedBy.TOOLS, asks_others=True)
 async def remove_raft_voter(body: RemoveRaftVoterRequest, call: Call) -> RemoveRaftVoterResponse:
     """KIP-853."""
     request = core.RemoveRaftVoterRequest(

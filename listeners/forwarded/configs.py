@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metaquorum.config.keys import KEYS
+from metaquorum.listeners.access.steps import CLUSTER, CONFIGURED, Each, RightNeeded
+from metaquorum.listeners.forwarded.api import answers
 from metaquorum.listeners.forwarded.call import Call, Outcome, Parts, invalid, once
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
@@ -20,6 +22,7 @@ from metaquorum.metadata.requests.settings import (
     SettingResult,
     SettingsResponse,
 )
+from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.metadata.settings.broker_keys import broker_key
 from metaquorum.metadata.settings.kafka_keys import KAFKA_KEYS
 from metaquorum.wire.messages import (
@@ -33,13 +36,17 @@ _KINDS = {kind.value: kind for kind in OpKind}
 Resource = IncrementalAlterConfigsRequest.AlterConfigsResource | AlterConfigsRequest.AlterConfigsResource
 
 
-async def incremental_alter_configs(
-    body: IncrementalAlterConfigsRequest, call: Call
-) -> IncrementalAlterConfigsResponse:
-    outcomes = await _altered(body.resources, [_changes(each) for each in body.resources], body, call)
-    return IncrementalAlterConfigsResponse(
+_ALTER = Each("resources", "responses", (RightNeeded(Op.ALTER_CONFIGS, CLUSTER, CONFIGURED),))
+_THINGS = ((("resources", "responses"), ("configs", "")),)
+
+
+@answers("AlterConfigs", _ALTER, things=_THINGS)
+async def alter_configs(body: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
+    """Replaces configurations: keys that the request does not name return to their defaults."""
+    outcomes = await _altered(body.resources, [_replacement(each) for each in body.resources], body, call)
+    return AlterConfigsResponse(
         responses=tuple(
-            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+            AlterConfigsResponse.AlterConfigsResourceResponse(
                 error_code=code,
                 error_message=message,
                 resource_type=resource.resource_type,
@@ -50,12 +57,14 @@ async def incremental_alter_configs(
     )
 
 
-async def alter_configs(body: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
-    """Replaces configurations: keys that the request does not name return to their defaults."""
-    outcomes = await _altered(body.resources, [_replacement(each) for each in body.resources], body, call)
-    return AlterConfigsResponse(
+@answers("IncrementalAlterConfigs", _ALTER, things=_THINGS)
+async def incremental_alter_configs(
+    body: IncrementalAlterConfigsRequest, call: Call
+) -> IncrementalAlterConfigsResponse:
+    outcomes = await _altered(body.resources, [_changes(each) for each in body.resources], body, call)
+    return IncrementalAlterConfigsResponse(
         responses=tuple(
-            AlterConfigsResponse.AlterConfigsResourceResponse(
+            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
                 error_code=code,
                 error_message=message,
                 resource_type=resource.resource_type,

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from types import EllipsisType
+from typing import Any
+
+import msgspec
 
 from metaquorum.clients.acl_fields import RIGHT, in_message
+from metaquorum.listeners.access.steps import CLUSTER, CONFIGURED, AccessStep, Each, RightNeeded, on_cluster
 from metaquorum.listeners.forwarded.access import acl_filter
 from metaquorum.listeners.forwarded.shown_configs import ShownConfigs
+from metaquorum.listeners.services import Offered
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
@@ -20,6 +26,7 @@ from metaquorum.metadata.image import (
     ConfigResource,
     MetadataImage,
 )
+from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.metadata.settings.acls import filter_problem, list_acls
 from metaquorum.metadata.settings.configs import ConfigEntry, describe_resource
 from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER, QuotaFilter, describe_quotas
@@ -36,11 +43,12 @@ from metaquorum.wire.messages import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from metaquorum.wire.table import API_BY_NAME
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
-def describe_acls(body: DescribeAclsRequest, image: MetadataImage) -> DescribeAclsResponse:
+def describe_acls(body: DescribeAclsRequest, version: int, image: MetadataImage) -> DescribeAclsResponse:
     """The entries that match the filter, by resource."""
     wanted = acl_filter(body)
     problem = filter_problem(wanted)
@@ -69,7 +77,7 @@ def _resource(acl: Acl) -> tuple[int, str, int]:
 
 
 def describe_user_scram_credentials(
-    body: DescribeUserScramCredentialsRequest, image: MetadataImage
+    body: DescribeUserScramCredentialsRequest, version: int, image: MetadataImage
 ) -> DescribeUserScramCredentialsResponse:
     """Mechanisms and iterations of these users; of all if the request names none (KIP-554)."""
     names = [each.name for each in body.users or ()]
@@ -101,7 +109,7 @@ def describe_user_scram_credentials(
 
 
 def describe_client_quotas(
-    body: DescribeClientQuotasRequest, image: MetadataImage
+    body: DescribeClientQuotasRequest, version: int, image: MetadataImage
 ) -> DescribeClientQuotasResponse:
     """The quotas of the entities that match the components (KIP-546)."""
     try:
@@ -220,3 +228,46 @@ def _match(component: DescribeClientQuotasRequest.ComponentData) -> str | Ellips
     if component.match_type == _ANY:
         return ...
     return component.match
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """An API that the image alone answers: `answer` takes the request's body and version.
+    `is_of_controllers`: Kafka's controllers have it on their own listeners, too."""
+
+    answer: Callable[[Any, int, MetadataImage], object]
+    rights: tuple[AccessStep, ...]
+    is_of_controllers: bool = True
+
+
+DESCRIBED: dict[str, Described] = {
+    "DescribeConfigs": Described(
+        answer=describe_configs,
+        rights=(Each("resources", "results", (RightNeeded(Op.DESCRIBE_CONFIGS, CLUSTER, CONFIGURED),)),),
+    ),
+    "DescribeAcls": Described(answer=describe_acls, rights=(on_cluster(Op.DESCRIBE),)),
+    "DescribeClientQuotas": Described(
+        answer=describe_client_quotas, rights=(on_cluster(Op.DESCRIBE_CONFIGS),)
+    ),
+    "DescribeUserScramCredentials": Described(
+        answer=describe_user_scram_credentials, rights=(on_cluster(Op.DESCRIBE),)
+    ),
+    "ListConfigResources": Described(
+        answer=list_config_resources, rights=(on_cluster(Op.DESCRIBE_CONFIGS),), is_of_controllers=False
+    ),
+}
+DESCRIBED_BY_CONTROLLERS = {name: each for name, each in DESCRIBED.items() if each.is_of_controllers}
+
+
+def out_of_image(
+    described: Mapping[str, Described], image: Callable[[], MetadataImage]
+) -> dict[str, Offered]:
+    """What a listener offers of these, in the versions that `wire/tables` has."""
+
+    def offered(name: str, answer: Callable[[Any, int, MetadataImage], object]) -> Offered:
+        return Offered(
+            API_BY_NAME[name].min_version,
+            API_BY_NAME[name].max_version,
+            lambda request, client: answer(request.body, request.header.version, image()),
+        )
+
+    return {name: offered(name, each.answer) for name, each in described.items()}

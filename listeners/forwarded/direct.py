@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from metaquorum.listeners.forwarded.api import Forwarded, answers
 from metaquorum.listeners.forwarded.call import Call
-from metaquorum.listeners.forwarded.describe import (
-    describe_acls,
-    describe_client_quotas,
-    describe_configs,
-    describe_user_scram_credentials,
-)
-from metaquorum.listeners.forwarded.table import FORWARDED, Forwarded
+from metaquorum.listeners.forwarded.describe import DESCRIBED_BY_CONTROLLERS, Described
+from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.listeners.services import features_of, versions_answer
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, NodeEndpoint
@@ -28,8 +24,6 @@ from metaquorum.wire.messages import (
     ApiVersionsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
 )
 from metaquorum.wire.table import API_BY_NAME
 
@@ -95,28 +89,19 @@ def _endpoints(
     return endpoints_of
 
 
-def _out_of_image(
-    describe: Callable[[Any, MetadataImage], object],
-) -> Callable[[Any, Call], Awaitable[Any]]:
+def _out_of_image(described: Described) -> Callable[[Any, Call], Awaitable[Any]]:
     async def handle(body: Any, call: Call) -> object:
         await _quorum(call)
-        return describe(body, call.image)
+        return described.answer(body, call.version, call.image)
 
     return handle
 
 
-async def _describe_configs(body: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
-    await _quorum(call)
-    return describe_configs(body, call.version, call.image)
-
-
 DIRECT: dict[str, Forwarded] = {
     **FORWARDED,
-    "ApiVersions": Forwarded(0, 4, _api_versions),
-    "DescribeCluster": Forwarded(1, 2, _describe_cluster),
-    "DescribeConfigs": Forwarded(0, 4, _describe_configs),
-    "DescribeAcls": Forwarded(0, 3, _out_of_image(describe_acls)),
-    "DescribeClientQuotas": Forwarded(0, 1, _out_of_image(describe_client_quotas)),
-    "DescribeUserScramCredentials": Forwarded(0, 0, _out_of_image(describe_user_scram_credentials)),
+    "ApiVersions": answers("ApiVersions")(_api_versions),
+    "DescribeCluster": answers("DescribeCluster", since=1)(_describe_cluster),
+    **{name: answers(name)(_out_of_image(each)) for name, each in DESCRIBED_BY_CONTROLLERS.items()},
 }
+"""Who asks them directly is asked for rights by the gRPC service alone."""
 DIRECT_BY_KEY = {API_BY_NAME[name].key: each for name, each in DIRECT.items()}

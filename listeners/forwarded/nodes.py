@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import TypeVar
 
 from metaquorum.clients.kafka.node_messages import answer_tags, min_insync_replicas_of
+from metaquorum.listeners.access.steps import on_cluster
+from metaquorum.listeners.forwarded.api import AskedBy, answers
 from metaquorum.listeners.forwarded.call import Call
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records import types as records
 from metaquorum.metadata.requests import common as core
 from metaquorum.metadata.requests import partitions as parts
 from metaquorum.metadata.requests import settings
+from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.wire.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -52,6 +55,7 @@ def _code(error: ApiError) -> ErrorCode:
     return error.code
 
 
+@answers("BrokerRegistration", on_cluster(Op.CLUSTER_ACTION), by=AskedBy.NODES)
 async def broker_registration(body: BrokerRegistrationRequest, call: Call) -> BrokerRegistrationResponse:
     if body.is_migrating_zk_broker:  # Kafka's code: there is no migration that it could be a part of
         return BrokerRegistrationResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -79,6 +83,7 @@ async def broker_registration(body: BrokerRegistrationRequest, call: Call) -> Br
     return BrokerRegistrationResponse(broker_epoch=answer.broker_epoch, unknown_tags=tags)
 
 
+@answers("BrokerHeartbeat", on_cluster(Op.CLUSTER_ACTION), by=AskedBy.NODES, until=1)
 async def broker_heartbeat(body: BrokerHeartbeatRequest, call: Call) -> BrokerHeartbeatResponse:
     request = core.BrokerHeartbeatRequest(
         broker_id=body.broker_id,
@@ -101,6 +106,7 @@ async def broker_heartbeat(body: BrokerHeartbeatRequest, call: Call) -> BrokerHe
     )
 
 
+@answers("AllocateProducerIds", on_cluster(Op.CLUSTER_ACTION), by=AskedBy.NODES)
 async def allocate_producer_ids(body: AllocateProducerIdsRequest, call: Call) -> AllocateProducerIdsResponse:
     request = settings.AllocateProducerIdsRequest(broker_id=body.broker_id, broker_epoch=body.broker_epoch)
     answer = await call.answer(request, settings.AllocateProducerIdsResponse)
@@ -109,6 +115,7 @@ async def allocate_producer_ids(body: AllocateProducerIdsRequest, call: Call) ->
     return AllocateProducerIdsResponse(producer_id_start=answer.first_id, producer_id_len=answer.count)
 
 
+@answers("ControllerRegistration", on_cluster(Op.CLUSTER_ACTION), by=AskedBy.NODES)
 async def controller_registration(
     body: ControllerRegistrationRequest, call: Call
 ) -> ControllerRegistrationResponse:
@@ -133,6 +140,7 @@ async def controller_registration(
 # ---- ISRs
 
 
+@answers("AlterPartition", on_cluster(Op.CLUSTER_ACTION), by=AskedBy.NODES)
 async def alter_partition(body: AlterPartitionRequest, call: Call) -> AlterPartitionResponse:
     named = call.version < TOPIC_IDS_FROM
     ids = [_topic_id(topic, call) if named else topic.topic_id for topic in body.topics]
@@ -215,6 +223,7 @@ def _altered(result: parts.AlteredPartition, *, named: bool) -> AlterPartitionRe
 # ---- directories
 
 
+@answers("AssignReplicasToDirs", on_cluster(Op.CLUSTER_ACTION), by=AskedBy.NODES)
 async def assign_replicas_to_dirs(
     body: AssignReplicasToDirsRequest, call: Call
 ) -> AssignReplicasToDirsResponse:

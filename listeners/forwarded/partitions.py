@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metaquorum.listeners.access.steps import CLUSTER, RightNeeded, Whole, each_of_cluster, on_cluster
+from metaquorum.listeners.forwarded.api import answers
 from metaquorum.listeners.forwarded.call import Call, by_name
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import partitions as moves
@@ -11,6 +13,7 @@ from metaquorum.metadata.requests.common import ReadImageRequest, ReadImageRespo
 from metaquorum.metadata.requests.partitions import ElectionResult
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest as Elect
 from metaquorum.metadata.requests.partitions import ElectLeadersResponse as Elected
+from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -23,6 +26,12 @@ from metaquorum.wire.messages import (
 _PREFERRED, _UNCLEAN = 0, 1
 
 
+@answers(
+    "ElectLeaders",
+    Whole((RightNeeded(Op.ALTER, CLUSTER),), when=lambda body: body.topic_partitions is None),
+    each_of_cluster(Op.ALTER, "topic_partitions", "replica_election_results"),
+    things=((("topic_partitions", "replica_election_results"), ("partitions", "partition_result")),),
+)
 async def elect_leaders(body: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
     named = None
     if body.topic_partitions is not None:
@@ -75,6 +84,11 @@ def _results(
     )
 
 
+@answers(
+    "AlterPartitionReassignments",
+    on_cluster(Op.ALTER),
+    things=((("topics", "responses"), ("partitions", "partitions")),),
+)
 async def alter_partition_reassignments(
     body: AlterPartitionReassignmentsRequest, call: Call
 ) -> AlterPartitionReassignmentsResponse:
@@ -112,6 +126,7 @@ async def alter_partition_reassignments(
     )
 
 
+@answers("ListPartitionReassignments", on_cluster(Op.DESCRIBE))
 async def list_partition_reassignments(
     body: ListPartitionReassignmentsRequest, call: Call
 ) -> ListPartitionReassignmentsResponse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from metaquorum.listeners.access.special import OwnedTokens
+from metaquorum.listeners.forwarded.api import answers
 from metaquorum.listeners.forwarded.call import Call
 from metaquorum.metadata.authorizer import ANONYMOUS, type_and_name
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -34,6 +36,7 @@ def _may_ask(call: Call) -> bool:
     return call.principal != ANONYMOUS and not call.by_token
 
 
+@answers("CreateDelegationToken", OwnedTokens())
 async def create_delegation_token(
     body: CreateDelegationTokenRequest, call: Call
 ) -> CreateDelegationTokenResponse:
@@ -72,6 +75,7 @@ async def create_delegation_token(
     )
 
 
+@answers("RenewDelegationToken")
 async def renew_delegation_token(
     body: RenewDelegationTokenRequest, call: Call
 ) -> RenewDelegationTokenResponse:
@@ -82,6 +86,7 @@ async def renew_delegation_token(
     return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expiry_ms)
 
 
+@answers("ExpireDelegationToken")
 async def expire_delegation_token(
     body: ExpireDelegationTokenRequest, call: Call
 ) -> ExpireDelegationTokenResponse:
@@ -106,6 +111,7 @@ async def _expiry(request: core.RenewTokenRequest | core.ExpireTokenRequest, cal
     return ErrorCode.NONE, call.wall_ms if expiry_ms is None else expiry_ms
 
 
+@answers("DescribeDelegationToken")
 async def describe_delegation_token(
     body: DescribeDelegationTokenRequest, call: Call
 ) -> DescribeDelegationTokenResponse:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.listeners.forwarded.table import Forwarded
+from metaquorum.listeners.forwarded.api import Forwarded
 from metaquorum.listeners.services import Client
 from metaquorum.listeners.slices import Cut, count_of, in_slices
 from metaquorum.metadata.errors import ApiError, ErrorCode

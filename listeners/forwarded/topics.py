@@ -6,6 +6,9 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
+from metaquorum.listeners.access.special import TopicsDeleted
+from metaquorum.listeners.access.steps import CLUSTER, ITEM, TOPIC, Each, RightNeeded, each_topic
+from metaquorum.listeners.forwarded.api import answers
 from metaquorum.listeners.forwarded.call import (
     ZERO_ID,
     Call,
@@ -19,6 +22,7 @@ from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.requests import common as core
 from metaquorum.metadata.requests.partitions import CreatePartitionsRequest as Grow
 from metaquorum.metadata.requests.partitions import TopicGrowth
+from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.wire.messages import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -31,6 +35,17 @@ from metaquorum.wire.messages import (
 _TWICE = "the request names this topic twice: name it once"
 
 
+@answers(
+    "CreateTopics",
+    Each(
+        "topics",
+        "topics",
+        (RightNeeded(Op.CREATE, TOPIC, ITEM, other=RightNeeded(Op.CREATE, CLUSTER)),),
+        {"num_partitions": -1, "replication_factor": -1},
+    ),
+    strict_from=6,
+    things=((("topics", "topics"), ("configs", "")),),
+)
 async def create_topics(body: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
     wanted, twice = once(body.topics, lambda each: each.name)
     parts: Parts[core.NewTopic] = Parts()
@@ -100,6 +115,14 @@ def _created(
     )
 
 
+@answers(
+    "DeleteTopics",
+    TopicsDeleted(),
+    each_topic(Op.DELETE, "topic_names", "responses"),
+    each_topic(Op.DELETE, "topics", "responses"),
+    strict_from=5,
+    things=((("topics", "responses"),), (("topic_names", "responses"),)),
+)
 async def delete_topics(body: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
     named = body.topics
     if call.version < 6:
@@ -131,6 +154,12 @@ async def delete_topics(body: DeleteTopicsRequest, call: Call) -> DeleteTopicsRe
     )
 
 
+@answers(
+    "CreatePartitions",
+    each_topic(Op.ALTER, "topics", "results"),
+    strict_from=3,
+    things=((("topics", "results"),),),
+)
 async def create_partitions(body: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
     wanted, twice = once(body.topics, lambda each: each.name)
     parts: Parts[CreatePartitionsRequest.CreatePartitionsTopic] = Parts(

@@ -187,9 +187,13 @@ class BeginVerification(Struct, frozen=True, kw_only=True):
     partitions: tuple[TransactionalPartition, ...]
 
 
+NOT_LED = 0
+"""The guard of a partition that this broker did not lead: no batch is accepted with it."""
+
+
 class VerificationGuard(Struct, frozen=True, kw_only=True):
     """If `guard` is None, no confirmation is needed. Otherwise the batch is accepted with this guard, unless
-    a marker for the producer was written in between."""
+    a marker for the producer was written in between, or another leader may have written one."""
 
     key: PartitionKey
     guard: int | None = None

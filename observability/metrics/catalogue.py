@@ -14,7 +14,7 @@ BROKER = "broker"
 BOTH = (CONTROLLER, BROKER)
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
+class Metric(msgspec.Struct, frozen=True):
     """One metric, with Kafka's name if Kafka has it. A counter is shown as `name` + `_total`."""
 
     name: str
@@ -49,12 +49,7 @@ def kafka_metric(
 ) -> Metric:
     """A metric of Kafka with an MBean `type=...,name=...`, by default a gauge."""
     return Metric(
-        name=prometheus_name(domain, group, name),
-        kind=kind,
-        unit=unit,
-        text=text,
-        roles=roles,
-        labels=labels,
+        name=prometheus_name(domain, group, name), kind=kind, unit=unit, text=text, roles=roles, labels=labels
     )
 
 
@@ -97,9 +92,7 @@ BROKER_LOAD_ERRORS = _broker(
     "Failures to replay committed metadata, and damaged fetched snapshots.",
 )
 BROKER_APPLY_ERRORS = _broker(
-    "metadata-apply-error-count",
-    "errors",
-    "Images that could not be applied to replicas.",
+    "metadata-apply-error-count", "errors", "Images that could not be applied to replicas."
 )
 
 LEADER_COUNT = _replica("LeaderCount", "partitions", "Partitions that this broker leads.")
@@ -121,10 +114,10 @@ AT_MIN_ISR = _replica(
     "Partitions led here with exactly min.insync.replicas in-sync replicas.",
 )
 UNASSIGNED_REPLICAS = Metric(
-    name="metaquorum_broker_unassigned_replicas",
-    kind="gauge",
-    unit="replicas",
-    text="Replicas whose directory is not committed yet.",
+    "metaquorum_broker_unassigned_replicas",
+    "gauge",
+    "replicas",
+    "Replicas whose directory is not committed yet.",
     roles=(BROKER,),
 )
 MAX_LAG = kafka_metric(
@@ -230,24 +223,16 @@ BROKER_STATE = Metric(
     roles=(BROKER,),
 )
 BROKER_FENCED = Metric(
-    name="metaquorum_broker_fenced",
-    kind="gauge",
-    unit="0 or 1",
-    text="1: this broker does not serve clients.",
-    roles=(BROKER,),
+    "metaquorum_broker_fenced", "gauge", "0 or 1", "1: this broker does not serve clients.", roles=(BROKER,)
 )
 BROKER_EPOCH = Metric(
-    name="metaquorum_broker_epoch",
-    kind="gauge",
-    unit="epoch",
-    text="Broker epoch. -1: not registered.",
-    roles=(BROKER,),
+    "metaquorum_broker_epoch", "gauge", "epoch", "Broker epoch. -1: not registered.", roles=(BROKER,)
 )
 BROKER_LEASE = Metric(
-    name="metaquorum_broker_lease_left_ms",
-    kind="gauge",
-    unit="ms",
-    text="Remaining time of the lease. -1: none.",
+    "metaquorum_broker_lease_left_ms",
+    "gauge",
+    "ms",
+    "Remaining time of the lease. -1: none.",
     roles=(BROKER,),
 )
 
@@ -327,11 +312,7 @@ ELECTION_AVG = _raft(
     "election-latency-avg", "ms", "Average time from a candidacy to a known leader." + _WINDOW
 )
 ELECTION_MAX = _raft("election-latency-max", "ms", "Maximum of that time." + _WINDOW)
-FETCH_RATE = _raft(
-    "fetch-records-rate",
-    "1/s",
-    "Records fetched from the leader, over the last 30 to 60 s.",
-)
+FETCH_RATE = _raft("fetch-records-rate", "1/s", "Records fetched from the leader, over the last 30 to 60 s.")
 APPEND_RATE = _raft(
     "append-records-rate", "1/s", "Records that this node appended as leader, over the last 30 to 60 s."
 )
@@ -390,9 +371,7 @@ IMBALANCE = _controller(
     "PreferredReplicaImbalanceCount", "partitions", "Partitions whose leader is not the preferred replica."
 )
 METADATA_ERRORS = _controller(
-    "MetadataErrorCount",
-    "errors",
-    "Failures to replay committed metadata, and damaged fetched snapshots.",
+    "MetadataErrorCount", "errors", "Failures to replay committed metadata, and damaged fetched snapshots."
 )
 APPLIED_OFFSET = _controller(
     "LastAppliedRecordOffset",
@@ -406,14 +385,10 @@ APPLIED_TIMESTAMP = _controller(
     "LastAppliedRecordTimestamp", "ms since 1970", "Timestamp of the last applied record. -1: none."
 )
 APPLIED_LAG = _controller(
-    "LastAppliedRecordLagMs",
-    "ms",
-    "Age of the last applied record; 0 on the active controller. -1: none.",
+    "LastAppliedRecordLagMs", "ms", "Age of the last applied record; 0 on the active controller. -1: none."
 )
 TIMED_OUT_HEARTBEATS = _controller(
-    "TimedOutBrokerHeartbeatCount",
-    "requests",
-    "Heartbeats that timed out before this controller answered.",
+    "TimedOutBrokerHeartbeatCount", "requests", "Heartbeats that timed out before this controller answered."
 )
 OPERATIONS_STARTED = _controller("EventQueueOperationsStartedCount", "events", "Events taken from the inbox.")
 OPERATIONS_TIMED_OUT = _controller(
@@ -425,94 +400,73 @@ NEW_CONTROLLERS = _controller("NewActiveControllersCount", "elections", "Electio
 
 
 INFO = Metric(
-    name="metaquorum_node_info",
-    kind="gauge",
-    unit="1",
-    text="Always 1; the labels identify the node.",
+    "metaquorum_node_info",
+    "gauge",
+    "1",
+    "Always 1; the labels identify the node.",
     labels=("node_id", "role", "cluster_id", "version"),
 )
 COMMIT_TIME = Metric(
-    name="metaquorum_raft_commit_ms",
-    kind="histogram",
-    unit="ms",
-    text="Time from the append of a batch on this leader to its commit.",
+    "metaquorum_raft_commit_ms",
+    "histogram",
+    "ms",
+    "Time from the append of a batch on this leader to its commit.",
 )
 ELECTION_TIME = Metric(
-    name="metaquorum_raft_election_ms",
-    kind="histogram",
-    unit="ms",
-    text="Time from a candidacy to a known leader.",
+    "metaquorum_raft_election_ms", "histogram", "ms", "Time from a candidacy to a known leader."
 )
 LOST_RECORDS = Metric(
-    name="metaquorum_raft_lost_committed_records",
-    kind="gauge",
-    unit="records",
-    text="Committed records that another node knows of but this leader lacks. Above 0, a controller's "
+    "metaquorum_raft_lost_committed_records",
+    "gauge",
+    "records",
+    "Committed records that another node knows of but this leader lacks. Above 0, a controller's "
     "directory was replaced by an older copy or emptied.",
 )
 FETCHED_RECORDS = Metric(
-    name="metaquorum_raft_fetched_records",
-    kind="counter",
-    unit="records",
-    text="Records fetched from the leader.",
+    "metaquorum_raft_fetched_records", "counter", "records", "Records fetched from the leader."
 )
 APPENDED_RECORDS = Metric(
-    name="metaquorum_raft_appended_records",
-    kind="counter",
-    unit="records",
-    text="Records that this node appended as leader.",
+    "metaquorum_raft_appended_records", "counter", "records", "Records that this node appended as leader."
 )
 EXPIRED_SESSIONS = Metric(
-    name="metaquorum_controller_expired_sessions",
-    kind="counter",
-    unit="brokers",
-    text="Unfenced brokers whose session expired on this controller.",
+    "metaquorum_controller_expired_sessions",
+    "counter",
+    "brokers",
+    "Unfenced brokers whose session expired on this controller.",
     roles=(CONTROLLER,),
 )
 PENDING_BATCHES = Metric(
-    name="metaquorum_controller_pending_batches",
-    kind="gauge",
-    unit="batches",
-    text="Batches waiting for their commit.",
+    "metaquorum_controller_pending_batches",
+    "gauge",
+    "batches",
+    "Batches waiting for their commit.",
     roles=(CONTROLLER,),
 )
 WAITING_REQUESTS = Metric(
-    name="metaquorum_controller_waiting_requests",
-    kind="gauge",
-    unit="requests",
-    text="Requests without an answer yet.",
+    "metaquorum_controller_waiting_requests",
+    "gauge",
+    "requests",
+    "Requests without an answer yet.",
     roles=(CONTROLLER,),
 )
 ALL_UNDER_REPLICATED = Metric(
-    name="metaquorum_controller_under_replicated_partitions",
-    kind="gauge",
-    unit="partitions",
-    text="Partitions of the cluster with fewer in-sync replicas than replicas.",
+    "metaquorum_controller_under_replicated_partitions",
+    "gauge",
+    "partitions",
+    "Partitions of the cluster with fewer in-sync replicas than replicas.",
     roles=(CONTROLLER,),
 )
-INBOX = Metric(
-    name="metaquorum_loop_inbox_events", kind="gauge", unit="events", text="Events waiting in the inbox."
-)
+INBOX = Metric("metaquorum_loop_inbox_events", "gauge", "events", "Events waiting in the inbox.")
 REFUSED = Metric(
-    name="metaquorum_loop_refused_events",
-    kind="counter",
-    unit="events",
-    text="Events refused because the inbox was full.",
+    "metaquorum_loop_refused_events", "counter", "events", "Events refused because the inbox was full."
 )
 GAPS = Metric(
-    name="metaquorum_loop_gaps",
-    kind="counter",
-    unit="pauses",
-    text=(
-        "Stalls of this process of more than 200 ms: the machine is overloaded, or the process was paused."
-    ),
+    "metaquorum_loop_gaps",
+    "counter",
+    "pauses",
+    "Stalls of this process of more than 200 ms: the machine is overloaded, or the process was paused.",
 )
-SCRAPE_TIME = Metric(
-    name="metaquorum_scrape_ms",
-    kind="gauge",
-    unit="ms",
-    text="Loop time that the previous page took.",
-)
+SCRAPE_TIME = Metric("metaquorum_scrape_ms", "gauge", "ms", "Loop time that the previous page took.")
 
 GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     (

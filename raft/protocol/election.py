@@ -32,6 +32,8 @@ def on_vote(state: RaftState, key: int, request: VoteRequest, *, now_ms: int) ->
     error = _refuse_vote_request(state, request)
     granted = False
     if error is RaftError.NONE:
+        if request.candidate_id in state.voters:
+            state.log_ends[request.candidate_id] = request.last_position
         if request.pre_vote:
             granted = _on_pre_vote(state, request, now_ms=now_ms)
         else:
@@ -165,10 +167,7 @@ def on_vote_response(state: RaftState, flight: InFlight, response: VoteResponse,
     if response.pre_vote != isinstance(role, roles.Prospective):
         return
     if _has_no_pre_vote(response):
-        # As among voters of that release, nothing but the vote itself is asked.
-        role.granted.add(flight.to)
-        if isinstance(role, roles.Prospective):
-            role.assumed.add(flight.to)
+        _assume_answer(state, role, flight.to)
         settle_election(state, now_ms=now_ms)
         return
     if response.error not in (RaftError.NONE, RaftError.FENCED_LEADER_EPOCH):
@@ -183,6 +182,19 @@ def on_vote_response(state: RaftState, flight: InFlight, response: VoteResponse,
     elif flight.to not in role.granted:
         role.rejected.add(flight.to)
     settle_election(state, now_ms=now_ms)
+
+
+def _assume_answer(state: RaftState, role: roles.Prospective | roles.Candidate, voter_id: int) -> None:
+    """What a voter without pre-votes would say. It would refuse if its log, as far as this node knows, is
+    ahead: the vote itself would end the election, or the epoch, of the one that has the records. Otherwise,
+    as among voters of its release, nothing but the vote is asked."""
+    end = state.log_ends.get(voter_id)
+    if end is not None and end > state.log.end_position:
+        role.rejected.add(voter_id)
+        return
+    role.granted.add(voter_id)
+    if isinstance(role, roles.Prospective):
+        role.assumed.add(voter_id)
 
 
 def _has_no_pre_vote(response: VoteResponse) -> bool:

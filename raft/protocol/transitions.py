@@ -21,6 +21,7 @@ from metaquorum.raft.voters import (
     voters_record,
 )
 from metaquorum.storage.batches.batch import Batches
+from metaquorum.storage.types import LogPosition
 
 
 def become_unattached(state: RaftState, epoch: int, vote: Vote | None = None, *, now_ms: int) -> None:
@@ -96,6 +97,9 @@ def become_follower(
     """`endpoints` are where the leader listens, from the message that named it; if empty, they stay as
     they were."""
     state.election_attempts = 0
+    if leader_id in state.voters:
+        first = LogPosition(epoch, 0)
+        state.log_ends[leader_id] = max(state.log_ends.get(leader_id, first), first)
     vote = state.vote if epoch == state.epoch else None
     _change(
         state, follower_role(state, leader_id, now_ms=now_ms), epoch=epoch, vote=vote, leader_id=leader_id

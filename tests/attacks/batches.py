@@ -8,8 +8,7 @@ from typing import Any
 
 from metaquorum.storage.batches.batch import plain_header, seal_batch
 from metaquorum.storage.batches.codecs import pack
-from metaquorum.storage.batches.encode import encode_varint
-from metaquorum.storage.batches.format import Compression
+from metaquorum.storage.batches.format import Compression, encode_varint
 from metaquorum.wire.messages import ProduceRequest
 from tests.attacks.attack import attack
 from tests.attacks.site import Target

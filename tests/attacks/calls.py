@@ -77,7 +77,7 @@ def _large(port: str) -> None:
         def call(method: str) -> None:
             with _channel(target, port, rng.choice(("other", "other", "stranger"))) as channel:
                 with suppress(grpc.RpcError):
-                    channel.unary_unary(method)(message, timeout=CALL_S)
+                    channel.unary_unary(method, None, None)(message, timeout=CALL_S)
 
         with ThreadPoolExecutor(rng.choice((1, 4))) as threads:
             list(threads.map(call, methods))

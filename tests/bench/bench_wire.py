@@ -21,6 +21,7 @@ from metaquorum.wire.messages import (
     MetadataResponse,
     ProduceRequest,
 )
+from metaquorum.wire.primitives import Buffer
 from metaquorum.wire.table import APIS, python_name, request_type, response_type
 from tests.bench.figures import Figure
 
@@ -98,7 +99,7 @@ def measure(
     """Reading and writing one message."""
     header = codec.RequestHeader(key, version, 1, "bench")
 
-    def write() -> list[codec.Buffer]:
+    def write() -> list[Buffer]:
         if is_request:
             return codec.encode_request(header, body)
         return codec.encode_response(key, version, 1, body)

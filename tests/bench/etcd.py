@@ -95,8 +95,8 @@ async def _leads(address: str) -> bool:
 
 def _fields(message: bytes) -> dict[int, Any]:
     """Values by field number, of a message whose classes are not at hand."""
-    parsed = empty_pb2.Empty.FromString(message)
-    return {field.field_number: field.data for field in UnknownFieldSet(parsed)}
+    fields: Any = UnknownFieldSet(empty_pb2.Empty.FromString(message))
+    return {field.field_number: field.data for field in fields}
 
 
 @asynccontextmanager

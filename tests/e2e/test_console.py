@@ -205,6 +205,65 @@ def test_a_rule_is_named_once_and_the_headings_of_a_narrow_table_say_that_they_s
         console.end()
 
 
+OVERLAPS = """
+const boxes = (all) => [...document.querySelectorAll(all)].map((one) => one.getBoundingClientRect());
+const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+const texts = boxes("#strip .times text"), strip = boxes("#strip svg.time")[0];
+return [texts.length, texts.some((one, number) => one.left < strip.left || one.right > strip.right
+  || [...boxes("#strip .handle-knob"), ...texts.slice(number + 1)].some((other) => meet(one, other)))]
+"""
+
+
+@needs_browser
+def test_no_time_of_the_strip_lies_under_a_handle_or_another_time(served: Served) -> None:
+    with Browser(400, 800) as browser:
+        browser.open(served.url)
+        browser.settled()
+        for at in (20, 60, 100, 150, 165, 176):
+            browser.go(f"#/overview?at={at}&since={max(1, at - 50)}")
+            number, is_over = browser.run(OVERLAPS)
+            assert number and not is_over, at
+
+
+@needs_browser
+def test_a_history_shows_what_each_state_changed(tmp_path: Path) -> None:
+    story = night()
+    make_node(PosixDisk(), story.batches, home=str(tmp_path / "night"), stamps=story.stamps)
+    console = Served(tmp_path / "night")
+    try:
+        with Browser() as browser:
+            browser.open(f"{console.url}#/entity?path=broker/1")
+            browser.settled()
+            cells = browser.run(
+                "return [...document.querySelectorAll('main td[data-column=state]')]"
+                ".map(each => each.innerText)"
+            )
+            assert cells[0] == cells[-2] == "fenced=no" and "fenced=yes" in cells[-1]
+            assert all("rack" not in cell for cell in cells[:-1])
+            last = (
+                "[...document.querySelectorAll('main .spark rect')].map(each => each.getAttribute('width'))"
+            )
+            assert browser.run(f"return Math.min(...{last}.map(Number))") > 1.5, "also the state that lasts"
+            browser.go("#/entity?path=config/topic/orders")
+            browser.run(
+                "window.seen = document.querySelector('main').firstChild;"
+                "[...document.querySelectorAll('main a')]"
+                ".find(each => each.innerText.includes('defaults')).click()"
+            )
+            browser.settled()
+            assert browser.text("main tbody tr").split()[:4] == [
+                "topic/orders",
+                "min.insync.replicas",
+                "2",
+                "1",
+            ]
+            browser.go("#/overview")
+            said = browser.text("main .empty")
+            assert "The newest warning before this moment" in said and "broker fenced: broker 2" in said
+    finally:
+        console.end()
+
+
 @needs_browser
 @pytest.mark.parametrize("missing", ["main.js", "keep.js"])
 def test_a_browser_that_cannot_run_the_page_says_so(served: Served, missing: str) -> None:

@@ -43,6 +43,8 @@ def test_every_view_is_shown_and_the_page_reports_no_error(served: Served, width
             browser.wait(f"document.title.toLowerCase().startsWith({view!r})", view)
             assert browser.text("main .error") == ""
             assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), view
+            if view == "overview":
+                assert browser.run("return document.querySelectorAll('.axis text').length") > 1
             if view in ("incidents", "findings", "clusters"):
                 browser.wait("document.querySelector('main .sheet')", "table")
                 assert browser.run(

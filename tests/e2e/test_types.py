@@ -9,17 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.types import OPTIONS, REPOSITORY, command
+from tests.types import OPTIONS, REPOSITORY, TOOLS_SYSTEM, command, tools
 
 pytestmark = pytest.mark.e2e
 
 
+def checked(*command: str) -> None:
+    done = subprocess.run(command, check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("system", OPTIONS)
 def test_types_are_right(system: str) -> None:
-    done = subprocess.run(
-        command(system), check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    checked(*command(system))
+    if system == TOOLS_SYSTEM:  # after the program, whose types are then in the cache
+        checked(*command(system, *tools()))
+
+
+def test_the_tools_of_tests_are_checked() -> None:
+    assert {f"tests/{name}" for name in ("attacks", "bench", "ways", "console_pictures.py")} <= {*tools()}
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_every_mistake_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> Non
         env={"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=True,
     )
     verdicts = {

@@ -100,9 +100,9 @@ FOREIGN_BUGS = (
         name="every-client-may-pose-as-a-broker",
         breaks="registrations, heartbeats, ISRs and places are for nodes: ClusterAction",
         source="Kafka: ControllerApis",
-        file="listeners/access/table.py",
-        old='"BrokerHeartbeat": (_NODES,),',
-        new='"BrokerHeartbeat": (),',
+        file=NODES,
+        old='@answers("BrokerHeartbeat", on_cluster(Op.CLUSTER_ACTION), by=AskedBy.NODES, until=1)',
+        new='@answers("BrokerHeartbeat", by=AskedBy.NODES, until=1)',
         caught_by=(f"{LIFE}::test_nodes_log_in_at_controllers",),
     ),
     Bug(

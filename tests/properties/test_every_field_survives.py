@@ -16,33 +16,9 @@ from metaquorum.metadata.delta import diff
 from metaquorum.metadata.errors import ReplayError, UnsupportedVersionError
 from metaquorum.metadata.features import LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage, images_equal
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import decode, encode
 from metaquorum.metadata.records.schema import RECORD_SCHEMAS, RecordSchema
-from metaquorum.metadata.records.types import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    BrokerRecord,
-    BrokerRegistrationChangeRecord,
-    ClearElrRecord,
-    ClientQuotaRecord,
-    ConfigRecord,
-    EndTransactionRecord,
-    FeatureLevelRecord,
-    FenceBrokerRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    TopicRecord,
-    UnfenceBrokerRecord,
-    UnregisterBrokerRecord,
-    UnregisterControllerRecord,
-    ZkMigrationStateRecord,
-)
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
@@ -56,31 +32,31 @@ MANY = 40
 """This many partition records of one batch are read in columns."""
 
 CHANGED_BY: dict[type[Any], type[Any]] = {
-    PartitionChangeRecord: PartitionRecord,
-    BrokerRegistrationChangeRecord: BrokerRecord,
+    r.PartitionChangeRecord: r.PartitionRecord,
+    r.BrokerRegistrationChangeRecord: r.BrokerRecord,
 }
 """Records that change some fields of what another record declared, under the same names."""
 
 NO_STATE_OF_THEIR_OWN = {
-    NoOpRecord,
-    BeginTransactionRecord,  # markers: what is between them is state
-    EndTransactionRecord,
-    AbortTransactionRecord,
-    FenceBrokerRecord,  # these two name a registration and nothing else
-    UnfenceBrokerRecord,
-    UnregisterBrokerRecord,  # these name what is removed
-    RemoveTopicRecord,
-    RemoveAccessControlEntryRecord,
-    RemoveUserScramCredentialRecord,
-    RemoveDelegationTokenRecord,
-    ClearElrRecord,
-    UnregisterControllerRecord,
+    r.NoOpRecord,
+    r.BeginTransactionRecord,  # markers: what is between them is state
+    r.EndTransactionRecord,
+    r.AbortTransactionRecord,
+    r.FenceBrokerRecord,  # these two name a registration and nothing else
+    r.UnfenceBrokerRecord,
+    r.UnregisterBrokerRecord,  # these name what is removed
+    r.RemoveTopicRecord,
+    r.RemoveAccessControlEntryRecord,
+    r.RemoveUserScramCredentialRecord,
+    r.RemoveDelegationTokenRecord,
+    r.ClearElrRecord,
+    r.UnregisterControllerRecord,
 }
 
 NOT_IN_THE_STATE = {
-    (ProducerIdsRecord, "broker_id"),  # the broker that got the last block: Kafka's snapshots have -1 too
-    (ProducerIdsRecord, "broker_epoch"),
-    (BrokerRegistrationChangeRecord, "broker_epoch"),  # names the registration that changes
+    (r.ProducerIdsRecord, "broker_id"),  # the broker that got the last block: Kafka's snapshots have -1 too
+    (r.ProducerIdsRecord, "broker_epoch"),
+    (r.BrokerRegistrationChangeRecord, "broker_epoch"),  # names the registration that changes
 }
 
 EDGES_OF_INT32 = (-(2**31), 1 - 2**31, -1, 0, 1, 2, 2**31 - 2, 2**31 - 1)
@@ -160,10 +136,10 @@ def plain(schema: RecordSchema, version: int) -> Any:
     """A record of the type in which every field of `version` has a value other than its default."""
     record = usual_struct(schema.body, 0, version)
     fixed: dict[str, Any] = {
-        PartitionRecord: {"topic_id": TOPIC_ID, "leader_recovery_state": 1},
-        PartitionChangeRecord: {"topic_id": TOPIC_ID, "leader_recovery_state": 1},
-        BrokerRegistrationChangeRecord: {"fenced": 1, "in_controlled_shutdown": 1 if version else None},
-        ClientQuotaRecord: {"remove": False},
+        r.PartitionRecord: {"topic_id": TOPIC_ID, "leader_recovery_state": 1},
+        r.PartitionChangeRecord: {"topic_id": TOPIC_ID, "leader_recovery_state": 1},
+        r.BrokerRegistrationChangeRecord: {"fenced": 1, "in_controlled_shutdown": 1 if version else None},
+        r.ClientQuotaRecord: {"remove": False},
     }.get(schema.body.cls, {})
     return msgspec.structs.replace(record, **fixed)
 
@@ -178,14 +154,14 @@ def prelude(record: Any, field: Field) -> list[tuple[int, Any]]:
     if field.name == "topic_id":
         topics |= {topic_id: f"topic{at}" for at, topic_id in enumerate(EDGES["uuid"])}
     before: list[tuple[int, Any]] = []
-    if isinstance(record, PartitionRecord | PartitionChangeRecord):
-        before = [(0, TopicRecord(name, topic_id)) for topic_id, name in topics.items()]
+    if isinstance(record, r.PartitionRecord | r.PartitionChangeRecord):
+        before = [(0, r.TopicRecord(name, topic_id)) for topic_id, name in topics.items()]
     subject = CHANGED_BY.get(type(record))
     if subject is None:
         return before
     schema = SCHEMA_OF[subject]
     whole = usual_struct(schema.body, 1, schema.latest_version)
-    if subject is PartitionRecord:
+    if subject is r.PartitionRecord:
         whole = msgspec.structs.replace(whole, leader_recovery_state=0)
         names = [{"topic_id": topic_id, "partition_id": at} for topic_id in topics for at in range(MANY)]
     else:
@@ -196,7 +172,7 @@ def prelude(record: Any, field: Field) -> list[tuple[int, Any]]:
 
 def spread(record: Any) -> list[Any]:
     """The record; if it is a partition's, enough of them to be read in columns."""
-    if isinstance(record, PartitionRecord | PartitionChangeRecord) and record.partition_id == 11:
+    if isinstance(record, r.PartitionRecord | r.PartitionChangeRecord) and record.partition_id == 11:
         return [msgspec.structs.replace(record, partition_id=at) for at in range(MANY)]
     return [record]
 
@@ -228,7 +204,9 @@ def records_in(snapshot: list[bytes]) -> list[Any]:
         for batch in iter_batches(part):
             if not batch.header.is_control:
                 found += [decode(raw.value)[1] for raw in batch.records() if raw.value is not None]
-    return [at for at in found if not (isinstance(at, FeatureLevelRecord) and at.name == "metadata.version")]
+    return [
+        at for at in found if not (isinstance(at, r.FeatureLevelRecord) and at.name == "metadata.version")
+    ]
 
 
 def without_level(image: MetadataImage) -> MetadataImage:
@@ -242,9 +220,13 @@ def without_level(image: MetadataImage) -> MetadataImage:
 def removes(record: Any) -> bool:
     """Whether `record` leaves nothing behind for which a snapshot has a record."""
     match record:
-        case ConfigRecord(value=None) | ClientQuotaRecord(remove=True) | FeatureLevelRecord(feature_level=0):
+        case (
+            r.ConfigRecord(value=None)
+            | r.ClientQuotaRecord(remove=True)
+            | r.FeatureLevelRecord(feature_level=0)
+        ):
             return True
-        case ZkMigrationStateRecord(zk_migration_state=0):
+        case r.ZkMigrationStateRecord(zk_migration_state=0):
             return True
     return False
 
@@ -263,7 +245,10 @@ def stated(record: Any) -> list[Field]:
 def shown(record: Any, field: Field) -> Any:
     """A field's value as in a snapshot's record of the entity."""
     value = getattr(record, field.name)
-    if type(record) is BrokerRegistrationChangeRecord and field.name in ("fenced", "in_controlled_shutdown"):
+    if type(record) is r.BrokerRegistrationChangeRecord and field.name in (
+        "fenced",
+        "in_controlled_shutdown",
+    ):
         return value == 1
     if field.is_array and field.name in ("end_points", "features", "log_dirs", "entity"):
         return tuple(sorted(value or (), key=repr))  # Kafka keeps these in maps and sets
@@ -324,7 +309,7 @@ def test_a_field_is_in_the_image_the_snapshot_and_the_delta(
     schema: RecordSchema, version: int, field: Field
 ) -> None:
     base = replayed(
-        ReplayState(), [(0, NoOpRecord()), *prelude(plain(schema, version), field)], use_columns=True
+        ReplayState(), [(0, r.NoOpRecord()), *prelude(plain(schema, version), field)], use_columns=True
     )
     record = plain(schema, version)
     try:

@@ -16,37 +16,8 @@ from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import record_version_for
 from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.invariants import ERROR, check_image
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
-from metaquorum.metadata.records.types import (
-    AbortTransactionRecord,
-    AccessControlEntryRecord,
-    BeginTransactionRecord,
-    BrokerRecord,
-    BrokerRegistrationChangeRecord,
-    ClearElrRecord,
-    ClientQuotaRecord,
-    ConfigRecord,
-    ControllerRecord,
-    DelegationTokenRecord,
-    EndTransactionRecord,
-    FeatureLevelRecord,
-    FenceBrokerRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    QuotaEntity,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    TopicRecord,
-    UnfenceBrokerRecord,
-    UnregisterBrokerRecord,
-    UnregisterControllerRecord,
-    UserScramCredentialRecord,
-    ZkMigrationStateRecord,
-)
 from metaquorum.metadata.replay import Replayer, Replays, ReplayState, replay, replay_records
 from metaquorum.metadata.snapshot import load_snapshot, partition_record, snapshot_batches
 from metaquorum.metadata.text.tree import image_tree
@@ -63,13 +34,13 @@ def uuid(number: int) -> bytes:
     return number.to_bytes(2, "big") * 8
 
 
-def partition(topic: int, index: int, flavour: int) -> tuple[int, PartitionRecord]:
+def partition(topic: int, index: int, flavour: int) -> tuple[int, r.PartitionRecord]:
     """A PartitionRecord whose shape depends on `flavour`: usual, wide and rare lists, old versions."""
     count = 8 if flavour % 10 == 9 else 1 + flavour % 3
     replicas = tuple((flavour + at * 7 + index) % 9 for at in range(count))
     directories = tuple(uuid(100 + (replica * 2 + flavour) % 5) for replica in replicas)
     version = (1, 1, 2, 0)[flavour % 4]
-    record = PartitionRecord(
+    record = r.PartitionRecord(
         index,
         uuid(topic),
         replicas,
@@ -85,7 +56,7 @@ def partition(topic: int, index: int, flavour: int) -> tuple[int, PartitionRecor
     return version, record
 
 
-def change(topic: int, index: int, flavour: int) -> tuple[int, PartitionChangeRecord]:
+def change(topic: int, index: int, flavour: int) -> tuple[int, r.PartitionChangeRecord]:
     fields: dict[str, Any] = {}
     if flavour % 2:
         width = flavour % 4 if flavour % 3 else 4 + flavour % 20  # every third is wider than its neighbors
@@ -101,41 +72,43 @@ def change(topic: int, index: int, flavour: int) -> tuple[int, PartitionChangeRe
         fields.pop("directories", None)
     if flavour % 17 == 0:
         fields["removing_replicas"] = (flavour % 9,)
-    return 1, PartitionChangeRecord(index, uuid(topic), **fields)
+    return 1, r.PartitionChangeRecord(index, uuid(topic), **fields)
 
 
 def other(kind: int, a: int, b: int, c: int) -> list[Any]:
     match kind:
         case 0:
-            return [TopicRecord(f"t{a}", uuid(a))]
+            return [r.TopicRecord(f"t{a}", uuid(a))]
         case 1:
-            return [RemoveTopicRecord(uuid(a))]
+            return [r.RemoveTopicRecord(uuid(a))]
         case 2:
             kind, name = (2, f"t{a}") if c % 4 else (4, ("", "1")[a % 2])
-            return [ConfigRecord(kind, name, f"key{b % 3}", None if c % 3 == 0 else str(c % 7 or ""))]
+            return [r.ConfigRecord(kind, name, f"key{b % 3}", None if c % 3 == 0 else str(c % 7 or ""))]
         case 3:
             return [
-                BrokerRecord(b % 9, uuid(200 + c % 3), c, fenced=c % 2 == 0, log_dirs=(uuid(100 + b % 5),))
+                r.BrokerRecord(b % 9, uuid(200 + c % 3), c, fenced=c % 2 == 0, log_dirs=(uuid(100 + b % 5),))
             ]
         case 4:
-            return [FenceBrokerRecord(b % 9, c) if a % 2 else UnfenceBrokerRecord(b % 9, c)]
+            return [r.FenceBrokerRecord(b % 9, c) if a % 2 else r.UnfenceBrokerRecord(b % 9, c)]
         case 5:
-            return [BrokerRegistrationChangeRecord(b % 9, c, fenced=1 if a % 2 else -1)]
+            return [r.BrokerRegistrationChangeRecord(b % 9, c, fenced=1 if a % 2 else -1)]
         case 6:
             user, client = (
-                QuotaEntity("user", (None, "u", "")[a % 3]),
-                QuotaEntity("client-id", (None, "c")[b % 2]),
+                r.QuotaEntity("user", (None, "u", "")[a % 3]),
+                r.QuotaEntity("client-id", (None, "c")[b % 2]),
             )
             parts = ((user,), (client,), (user, client), (client, user))[c % 4]
             return [
-                ClientQuotaRecord(parts, "rate", c, False),
-                ClientQuotaRecord(parts, f"r{a}", c, b % 3 == 0),
+                r.ClientQuotaRecord(parts, "rate", c, False),
+                r.ClientQuotaRecord(parts, f"r{a}", c, b % 3 == 0),
             ]
         case 7:
-            return [FeatureLevelRecord(f"feature{a % 2}", c % 3)]
+            return [r.FeatureLevelRecord(f"feature{a % 2}", c % 3)]
         case 8:
             return [
-                (BeginTransactionRecord(f"tx{a}"), EndTransactionRecord(), AbortTransactionRecord())[c % 3]
+                (r.BeginTransactionRecord(f"tx{a}"), r.EndTransactionRecord(), r.AbortTransactionRecord())[
+                    c % 3
+                ]
             ]
         case _:
             return [_seldom(a, b, c)]
@@ -144,25 +117,25 @@ def other(kind: int, a: int, b: int, c: int) -> list[Any]:
 def _seldom(a: int, b: int, c: int) -> Any:
     acl, user, token = uuid(a), f"u{a}", f"token{a}"
     return (
-        NoOpRecord(),
-        UnregisterBrokerRecord(b, c),
-        ControllerRecord(3000 + a % 3, uuid(b), c % 2 == 0),
-        AccessControlEntryRecord(acl, 2, f"t{b}", 3, "User:u", "*", 3, 3),
-        RemoveAccessControlEntryRecord(acl),
-        UserScramCredentialRecord(user, 1 + a % 2, b"salt", b"stored", b"server", 4096 + c),
-        RemoveUserScramCredentialRecord(user, 1 + a % 2),
-        DelegationTokenRecord("User:u", "User:r", (), 1, 9, 5 + c, token),
-        RemoveDelegationTokenRecord(token),
-        ProducerIdsRecord(b, c, 1000 * (c + a)),
-        ZkMigrationStateRecord(c % 5),
-        UnregisterControllerRecord(3000 + a % 3),
-        ClearElrRecord(f"t{a}" if c % 3 else ""),
+        r.NoOpRecord(),
+        r.UnregisterBrokerRecord(b, c),
+        r.ControllerRecord(3000 + a % 3, uuid(b), c % 2 == 0),
+        r.AccessControlEntryRecord(acl, 2, f"t{b}", 3, "User:u", "*", 3, 3),
+        r.RemoveAccessControlEntryRecord(acl),
+        r.UserScramCredentialRecord(user, 1 + a % 2, b"salt", b"stored", b"server", 4096 + c),
+        r.RemoveUserScramCredentialRecord(user, 1 + a % 2),
+        r.DelegationTokenRecord("User:u", "User:r", (), 1, 9, 5 + c, token),
+        r.RemoveDelegationTokenRecord(token),
+        r.ProducerIdsRecord(b, c, 1000 * (c + a)),
+        r.ZkMigrationStateRecord(c % 5),
+        r.UnregisterControllerRecord(3000 + a % 3),
+        r.ClearElrRecord(f"t{a}" if c % 3 else ""),
     )[(b + c) % 13]
 
 
 def _version(record: Any) -> int:
     """The version at LEVEL; one type is of a later level, which is only read."""
-    return 0 if isinstance(record, UnregisterControllerRecord) else record_version_for(type(record), LEVEL)
+    return 0 if isinstance(record, r.UnregisterControllerRecord) else record_version_for(type(record), LEVEL)
 
 
 def records_of(operation: tuple[int, int, int, int]) -> Records:
@@ -172,7 +145,7 @@ def records_of(operation: tuple[int, int, int, int]) -> Records:
     if kind == 11:
         return [change(a, b, c)]
     if kind == 12:  # a topic with its partitions, as one decision writes them
-        head: Records = [(0, TopicRecord(f"t{a}", uuid(a)))]
+        head: Records = [(0, r.TopicRecord(f"t{a}", uuid(a)))]
         step = 1 if c % 3 else -1
         return head + [partition(a, index, c if c % 2 else c + index) for index in range(30 + b)[::step]]
     if kind == 13:  # many partitions of one topic change
@@ -377,7 +350,7 @@ def test_an_engine_that_goes_on_equals_new_ones_and_changes_no_earlier_state(see
 def test_snapshot_and_tail_equal_the_whole_log(
     head: list[tuple[int, int, int, int]], tail: list[tuple[int, int, int, int]], cuts: list[int]
 ) -> None:
-    first = batches_of([(0, NoOpRecord()), *flat([at for at in head if at[0] != 8])], cuts)
+    first = batches_of([(0, r.NoOpRecord()), *flat([at for at in head if at[0] != 8])], cuts)
     state, _ = run(first, use_columns=True)
     position = LogPosition(3, state.end_offset)
     content = list(snapshot_batches(state.image, position=position, metadata_version=LEVEL))
@@ -410,7 +383,7 @@ def test_snapshot_in_columns_equals_the_record_encoder(operations: list[tuple[in
     written = [raw.value for batch in iter_batches(content) for raw in batch.records()]
     expected = []
     for topic in image.topics.all():
-        expected.append(encode(TopicRecord(topic.name, topic.topic_id), 0))
+        expected.append(encode(r.TopicRecord(topic.name, topic.topic_id), 0))
         expected += [encode(partition_record(at, 2), 2) for at in image.topics.partitions_of(topic.topic_id)]
     assert [value for value in written if value is not None and value[1] in (2, 3)] == expected
 
@@ -470,11 +443,11 @@ def test_a_transaction_shows_all_or_nothing(
     operations: list[tuple[int, int, int, int]], fate: str, cuts: list[int]
 ) -> None:
     inside = flat([at for at in operations if at[0] != 8])
-    before: Records = [(0, TopicRecord("before", uuid(900))), partition(900, 0, 1)]
+    before: Records = [(0, r.TopicRecord("before", uuid(900))), partition(900, 0, 1)]
     base, _ = run(batches_of(before, cuts), use_columns=True)
-    marked: Records = [(0, BeginTransactionRecord("tx")), *inside]
+    marked: Records = [(0, r.BeginTransactionRecord("tx")), *inside]
     if fate != "open":
-        marked.append((0, EndTransactionRecord() if fate == "end" else AbortTransactionRecord()))
+        marked.append((0, r.EndTransactionRecord() if fate == "end" else r.AbortTransactionRecord()))
     state = replay_all(base, batches_of(marked, cuts, base.end_offset), on_error=lambda error: None)
     plain = replay_all(base, batches_of(inside, cuts, base.end_offset), on_error=lambda error: None)
     assert state.end_offset == base.end_offset + len(marked)
@@ -546,9 +519,9 @@ def test_bulk_changes_in_columns_equal_record_by_record(
     neighbors."""
     head: Records = []
     for topic in range(3):
-        head.append((0, TopicRecord(f"t{topic}", uuid(topic))))
+        head.append((0, r.TopicRecord(f"t{topic}", uuid(topic))))
         head += [
-            (1, PartitionRecord(at, uuid(topic), (1, 2), (1,), (), (), 1, 0, 5, 9, (uuid(100), uuid(101))))
+            (1, r.PartitionRecord(at, uuid(topic), (1, 2), (1,), (), (), 1, 0, 5, 9, (uuid(100), uuid(101))))
             for at in range(40)
         ]
     if odd_at % 2:
@@ -573,8 +546,8 @@ def test_bulk_changes_in_columns_equal_record_by_record(
             if wide:
                 fields |= {"replicas": tuple(range(1, wide + 1)), "isr": tuple(range(1, wide + 1))}
                 fields["directories"] = tuple(uuid(400 + at) for at in range(wide))
-        tail.append((1, PartitionChangeRecord(index, uuid(topic), **fields)))
-    tail.append((0, NoOpRecord()))
+        tail.append((1, r.PartitionChangeRecord(index, uuid(topic), **fields)))
+    tail.append((0, r.NoOpRecord()))
     base, _ = run(batches_of(head, [200]), use_columns=True)
     batches = batches_of(tail, [200], base.end_offset)
     results = []

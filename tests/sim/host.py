@@ -20,19 +20,7 @@ from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.node.replica import SnapshotFiles
 from metaquorum.node.scheduler import Scheduler, SchedulerConfig
 from metaquorum.raft import effects as raft
-from metaquorum.raft.events import (
-    LogRead,
-    LogSynced,
-    QuorumStatePersisted,
-    ReadLog,
-    ShutdownRequested,
-    SnapshotLoaded,
-    SnapshotRejected,
-    SnapshotWritten,
-    Stop,
-    TrimLog,
-    WriteSnapshot,
-)
+from metaquorum.raft import events
 from metaquorum.raft.messages import RaftResponse
 from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.batches.batch import iter_batches
@@ -141,7 +129,7 @@ class Process:
         self.store = store
         self._marks = marks
         self.alive = True
-        self.stopped: Stop | None = None
+        self.stopped: events.Stop | None = None
         self.paused = False
         self.touched = True
         host.boot += 1
@@ -152,6 +140,11 @@ class Process:
         self._unsynced = False
         self._disk_queue: deque[_DiskJob] = deque()
         self._disk_busy = False
+
+    @property
+    def broker(self) -> Any:
+        """The broker in this process; None if there is none."""
+        return None
 
     @property
     def driven(self) -> Node:
@@ -199,7 +192,7 @@ class Process:
 
     def ask_to_stop(self) -> None:
         """SIGTERM."""
-        self.deliver(ShutdownRequested)
+        self.deliver(events.ShutdownRequested)
 
     def writes_in_flight(self) -> bool:
         """Whether something waits for the disk: the most revealing moment for a crash."""
@@ -307,25 +300,25 @@ class Process:
                         lambda: self.store.persist_committed(position),
                         lambda _: self.store.committed_persisted(position),
                     )
-            case TrimLog():
+            case events.TrimLog():
                 trimmed = self.store.execute(effect, wall_ms=self.host.wall_ms())
                 if trimmed is not None:
                     self.scheduler.post(trimmed)
             case raft.PersistQuorumState():
                 self._on_disk(
                     lambda: self.store.persist_quorum_state(effect),
-                    lambda _: self._finish(QuorumStatePersisted(token=effect.token)),
+                    lambda _: self._finish(events.QuorumStatePersisted(token=effect.token)),
                 )
-            case ReadLog():
+            case events.ReadLog():
                 batches = self.store.read_log(effect.from_offset, effect.to_offset, effect.max_bytes)
-                self.scheduler.post(LogRead(from_offset=effect.from_offset, batches=batches))
+                self.scheduler.post(events.LogRead(from_offset=effect.from_offset, batches=batches))
             case raft.FinishSnapshot():
                 self._on_disk(lambda: self._load(effect), self._finish)
             case raft.RespondWithSnapshotChunk():
                 self._on_disk(
                     lambda: self.store.fill_snapshot_chunk(effect), partial(self.respond, effect.key)
                 )
-            case WriteSnapshot():
+            case events.WriteSnapshot():
                 self._on_disk(lambda: self._write_snapshot(effect), self._finish)
             case raft.Warn(message=message, is_loss=is_loss):
                 if is_loss and "does not lead while" in message:
@@ -333,7 +326,7 @@ class Process:
                 if is_loss and "is left out and all others are served" in message:
                     self._marks.add("record that cannot be read left out")
                 self.host.engine.trace(self.host.name, f"warns: {message}")
-            case Stop(reason=reason, failed=failed):
+            case events.Stop(reason=reason, failed=failed):
                 self.host.engine.trace(
                     self.host.name, f"stops ({'failed' if failed else 'in order'}): {reason}"
                 )
@@ -359,16 +352,16 @@ class Process:
             image, voters = read_image(self.host.disk, path, position), self.store.voters_in(path)
         except (CorruptLogError, ReplayError) as error:
             self.store.drop_snapshot()
-            return SnapshotRejected(position=position, reason=str(error))
+            return events.SnapshotRejected(position=position, reason=str(error))
         self.store.finish_snapshot(position)
         if voters.voters is not None:
             self._marks.add("snapshot fetched with its voters")
-        return SnapshotLoaded(position=position, image=image, voters=voters)
+        return events.SnapshotLoaded(position=position, image=image, voters=voters)
 
-    def _write_snapshot(self, effect: WriteSnapshot[Any]) -> SnapshotWritten:
+    def _write_snapshot(self, effect: events.WriteSnapshot[Any]) -> events.SnapshotWritten:
         batches = SnapshotFiles().encode(effect.image, effect.position, effect.timestamp_ms, effect.voters)
         size = self.store.write_snapshot(effect.position, batches)
-        return SnapshotWritten(position=effect.position, size_bytes=size)
+        return events.SnapshotWritten(position=effect.position, size_bytes=size)
 
     def _finish(self, event: Any) -> None:
         self.deliver(lambda: event)
@@ -389,7 +382,7 @@ class Process:
 
     def _end_sync(self, begun: Any) -> None:
         begun[1]()
-        self._finish(LogSynced(end_offset=self.store.sync_completed(begun[0])))
+        self._finish(events.LogSynced(end_offset=self.store.sync_completed(begun[0])))
 
     def _on_disk(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
         def both(_: Any) -> None:

@@ -103,11 +103,6 @@ class ControllerProcess(Process):
 
     node: ControllerNode
 
-    @property
-    def broker(self) -> BrokerProcess | None:
-        """The broker in this process; None if there is none."""
-        return None
-
     def __init__(
         self,
         host: Host,

@@ -9,6 +9,7 @@ change of entries or topics names its cause.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -103,15 +104,16 @@ class RightsWorld(World):
                     )
 
 
-def require_causes(records: list[object]) -> None:
+def require_causes(records: Sequence[Any]) -> None:
     """Raises SafetyError for a change of entries or topics without a cause."""
     cause = cause_in(records[0])
+    causes: dict[type, str] = {
+        r.AccessControlEntryRecord: "CreateAcls",
+        r.RemoveAccessControlEntryRecord: "DeleteAcls",
+        r.TopicRecord: "CreateTopics",
+        r.RemoveTopicRecord: "DeleteTopics",
+    }
     for record in records:
-        wanted = {
-            r.AccessControlEntryRecord: ("CreateAcls",),
-            r.RemoveAccessControlEntryRecord: ("DeleteAcls",),
-            r.TopicRecord: ("CreateTopics",),
-            r.RemoveTopicRecord: ("DeleteTopics",),
-        }.get(type(record))
-        if wanted is not None and (cause is None or cause.request not in wanted or cause.principal is None):
+        wanted = causes.get(type(record))
+        if wanted is not None and (cause is None or cause.request != wanted or cause.principal is None):
             raise SafetyError(f"{record} was written for {cause}")

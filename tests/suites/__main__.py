@@ -1,7 +1,8 @@
 """`python -m tests.suites [NAME ...]`: the test suites of Kafka's clients, run against a cluster of ours.
 
 NAME may be a part of names, such as `python`. Exit code 0: every failure is listed in known.toml, with its
-reason. A suite that cannot be had is skipped with one line.
+reason. A suite that cannot be had is skipped with one line. `--source`: a checkout, for a suite of which no
+registry has the tests.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from tests.e2e.cluster import HOST, Cluster
 from tests.packaging.project import REPOSITORY
 from tests.suites.catalogue import KNOWN, SUITES, WITHOUT_SUITE, Suite
 from tests.suites.judge import Outcome, Result, Verdict, judge, read_junit, unlisted
+from tests.suites.librdkafka import run_librdkafka
 
 _SOURCES = REPOSITORY / ".venv" / "suites"
 _DOWNLOAD_S = 600
 _SUITE_S = 1_800
 _TEST_S = 90
+_PROGRAM_S = 400
 
 
 class Absent(Exception):
@@ -36,7 +39,10 @@ class Absent(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.suites", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    names: list[str] = parser.parse_args().names
+    parser.add_argument("--source", type=Path, metavar="PATH", help="a checkout, for a suite that needs one")
+    arguments = parser.parse_args()
+    names: list[str] = arguments.names
+    checkout: Path | None = arguments.source
 
     def chosen(name: str) -> bool:
         return not names or any(part in name for part in names)
@@ -45,13 +51,15 @@ def main() -> int:
     absent = {name: why for name, why in WITHOUT_SUITE.items() if chosen(name)}
     if not suites and not absent:
         parser.error(f"no suite is named so; there are {', '.join(SUITES)}")
+    if checkout and [bool(suite.checkout) for suite in suites] != [True]:
+        parser.error("--source is for one suite that needs a checkout: name that")
     known = read_known(KNOWN)
     bad = 0
     for name, why in absent.items():
         print(f"{name}: skipped: {why}", flush=True)
     for suite in suites:
         try:
-            source = fetch(suite)
+            source = checked_out(suite, checkout) if suite.checkout else fetch(suite)
         except Absent as why:
             print(f"{suite.name} {suite.version}: skipped: {why}", flush=True)
             continue
@@ -70,6 +78,16 @@ def read_known(path: Path) -> dict[str, dict[str, str]]:
 
 def home_of(suite: Suite) -> Path:
     return _SOURCES / f"{suite.name}-{suite.version}"
+
+
+def checked_out(suite: Suite, checkout: Path | None) -> Path:
+    """Raises Absent."""
+    if checkout is None:
+        raise Absent(f"no registry has its tests: SOURCE=PATH names {suite.checkout}")
+    lacking = [each for each in suite.tests if not (checkout / each).is_file()]
+    if lacking:
+        raise Absent(f"{checkout} has no {', '.join(lacking)}: {suite.checkout}")
+    return checkout.resolve()
 
 
 def fetch(suite: Suite) -> Path:
@@ -108,18 +126,27 @@ def fetch(suite: Suite) -> Path:
 
 
 def run(suite: Suite, source: Path, known: dict[str, str]) -> Verdict:
-    """One controller and one broker, new for each suite: suites leave topics and groups behind. What fails
-    and is not listed runs once more: many of these tests have limits of a few seconds."""
+    """One controller and the suite's brokers, new for each suite: suites leave topics and groups behind. What
+    fails and is not listed runs once more: many of these tests have limits of a few seconds."""
+    home = home_of(suite)
     with tempfile.TemporaryDirectory(prefix="suites-") as folder:
-        with Cluster(Path(folder) / "cluster", controllers=1, brokers=1) as cluster:
-            (broker,) = cluster.brokers
-            places = {"host": HOST, "port": broker.kafka_port, "source": source}
-            broker.set_properties(_filled(suite.properties, places))
+        with Cluster(Path(folder) / "cluster", controllers=1, brokers=suite.brokers) as cluster:
+            servers = ",".join(broker.kafka_address for broker in cluster.brokers)
+            places = {"host": HOST, "source": source, "home": home, "servers": servers}
+            for node in cluster.nodes:
+                here = places | {"port": node.kafka_port, "node": node.node_id}
+                own = suite.properties if node.role == "broker" else {}
+                node.set_properties(_filled({**suite.of_all, **own}, here))
             cluster.start()
-            given = _filled(suite.environment, places)
-            results = _pytest(suite, source, given, list(suite.tests))
+            given = _filled(suite.environment, places | {"port": cluster.brokers[0].kafka_port})
+            if suite.checkout:
+                home.mkdir(parents=True, exist_ok=True)
+                for name, text in _filled(suite.added, places).items():
+                    (home / name).write_text(text)
+            ask = _programs if suite.checkout else _pytest
+            results = ask(suite, source, given, list(suite.tests), "first")
             names = unlisted(results, known)
-            again = _pytest(suite, source, given, suite.addresses(names), "again") if names else {}
+            again = ask(suite, source, given, suite.addresses(names), "again") if names else {}
             return judge(results, known, again)
 
 
@@ -128,7 +155,7 @@ def _filled(values: Mapping[str, str], places: Mapping[str, object]) -> dict[str
 
 
 def _pytest(
-    suite: Suite, source: Path, environment: dict[str, str], tests: list[str], run_name: str = "first"
+    suite: Suite, source: Path, environment: dict[str, str], tests: list[str], run_name: str
 ) -> dict[str, Result]:
     """Its report and its output stay beside the source."""
     report = source / f"{run_name}.xml"
@@ -150,6 +177,14 @@ def _pytest(
         except subprocess.TimeoutExpired:
             print(f"{suite.name}: ended after {_SUITE_S} s", file=sys.stderr)
     return read_junit(report.read_text()) if report.is_file() else {}
+
+
+def _programs(
+    suite: Suite, source: Path, environment: dict[str, str], numbers: list[str], run_name: str
+) -> dict[str, Result]:
+    """All of them if the suite's programs are asked for. Reports and output stay in the suite's folder."""
+    chosen = [] if numbers == list(suite.tests) else numbers
+    return run_librdkafka(source, environment, chosen, home_of(suite) / run_name, _PROGRAM_S)
 
 
 def lines_of(suite: Suite, verdict: Verdict) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tests.packaging.project import REPOSITORY
+from tests.suites.librdkafka import NUMBER, RUNNER
 
 _SERVICE = '''\
 """The source as released lacks this module. A service that runs elsewhere needs nothing done."""
@@ -49,19 +50,26 @@ class SpawnedService:
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
     """`tests`: paths that need a cluster and nothing else (no Kafka of their own, no certificates).
-    `added`: files to write into the source. `properties`: what the broker is configured with, as the suite's
-    own Kafka would be. Their values and those of `environment` may hold `{host}`, `{port}` and `{source}`."""
+    `added`: files to write into the source, or beside a checkout's reports. `properties`: what the brokers
+    have, as the suite's own Kafka would; `of_all`: what the controller has, too. Values of these and of
+    `environment` may hold `{host}`, `{port}`, `{node}`, `{servers}`, `{source}` and `{home}`, the reports'
+    folder. `checkout`: what is needed of a suite in C, which no registry has."""
 
     name: str
     package: str
     version: str
     tests: tuple[str, ...]
     environment: Mapping[str, str]
+    brokers: int = 1
+    checkout: str = ""
     added: Mapping[str, str] = msgspec.field(default_factory=dict)
     properties: Mapping[str, str] = msgspec.field(default_factory=dict)
+    of_all: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def addresses(self, names: list[str]) -> list[str]:
-        """What pytest calls the tests that a report names `module::test`."""
+        """What pytest calls the tests that a report names `module::test`; in C, their numbers."""
+        if self.checkout:
+            return sorted({name[:NUMBER] for name in names})
         paths = {Path(each).stem: each for each in self.tests}
         parts = [name.partition("::") for name in names]
         return [f"{paths[module]}::{test}" for module, _, test in parts]
@@ -100,9 +108,41 @@ def _kafka_python(name: str, version: str, kafka: str, *modules: str) -> Suite:
     )
 
 
+_LIBRDKAFKA = Suite(
+    name="librdkafka",
+    package="",
+    version="checkout",
+    tests=(RUNNER,),
+    environment={
+        "RDKAFKA_TEST_CONF": "{home}/test.conf",
+        "TEST_KAFKA_VERSION": "4.0.0",
+        "BROKERS": "{servers}",
+    },
+    brokers=3,
+    checkout="a checkout with its tests compiled: ./configure && make && make -C tests test-runner",
+    added={
+        "test.conf": """\
+bootstrap.servers={servers}
+broker.address.family=v4
+test.timeout.multiplier=3
+"""
+    },
+    properties={
+        "broker.rack": "RACK{node}",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    },
+    of_all={
+        "allow.everyone.if.no.acl.found": "true",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "default.replication.factor": "3",
+        "num.partitions": "4",
+    },
+)
+
 SUITES = {
     suite.name: suite
     for suite in (
+        _LIBRDKAFKA,
         _kafka_python(
             "kafka-python",
             pinned("kafka-python"),
@@ -126,7 +166,6 @@ SUITES = {
 WITHOUT_SUITE = {
     "aiokafka": "its source on PyPI has no tests",
     "confluent-kafka": "its source on PyPI has only the programs of kafkatest, no tests",
-    "librdkafka": "its tests, in the npm package node-rdkafka, are C that would have to be compiled first",
     "kafkajs": "its package has no tests of a broker",
     "@platformatic/kafka": "its package has no tests",
 }

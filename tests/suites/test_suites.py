@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from tests.suites.__main__ import lines_of, read_known
+from pathlib import Path
+
+import pytest
+
+from tests.suites.__main__ import Absent, checked_out, lines_of, read_known
 from tests.suites.catalogue import KNOWN, SUITES, WITHOUT_SUITE
 from tests.suites.judge import Outcome, Result, judge, read_junit, unlisted
+from tests.suites.librdkafka import NUMBER, RUNNER, run_librdkafka
 
 PASSED, FAILED, SKIPPED = Result(Outcome.PASSED), Result(Outcome.FAILED, "why"), Result(Outcome.SKIPPED)
 REPORT = """<testsuites><testsuite>
@@ -71,6 +76,49 @@ def test_each_listed_failure_is_of_a_suite_that_there_is_and_has_a_reason() -> N
     assert known.keys() <= SUITES.keys()
     assert not SUITES.keys() & WITHOUT_SUITE.keys()
     for name, tests in known.items():
+        assert all(len(reason.split()) > 3 for reason in tests.values())
+        if SUITES[name].checkout:
+            assert all(test[:NUMBER].isdigit() for test in tests)
+            continue
         modules = tuple(address.partition("::")[0] for address in SUITES[name].addresses(list(tests)))
         assert all(module in SUITES[name].tests for module in modules)
-        assert all(len(reason.split()) > 3 for reason in tests.values())
+
+
+PROGRAM = """#!/bin/sh
+case $TESTS in 0003) exit 9;; 0004) exec sleep 60;; esac
+state() { case $TESTS in $1) echo "$2";; *) echo SKIPPED;; esac; }
+cat > "$TEST_REPORT" <<END
+{"tests": {"<MAIN>": {"name": "<MAIN>", "state": "PASSED"},
+"1": {"name": "0001_good", "state": "$(state 0001 PASSED)"},
+"2": {"name": "0001_local", "state": "SKIPPED"},
+"3": {"name": "0002_bad", "state": "$(state 0002 FAILED)"},
+"4": {"name": "0003_crash", "state": "$(state 0003 PASSED)"},
+"5": {"name": "0004_hangs", "state": "$(state 0004 PASSED)"}}}
+END
+"""
+
+
+def test_tests_in_c_run_one_by_one_and_one_that_crashes_or_hangs_has_failed(tmp_path: Path) -> None:
+    program = tmp_path / RUNNER
+    program.parent.mkdir()
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    assert checked_out(SUITES["librdkafka"], tmp_path) == tmp_path
+    results = run_librdkafka(tmp_path, {}, (), tmp_path / "first", 2)
+    assert {name: each.outcome for name, each in results.items()} == {
+        "0001_good": Outcome.PASSED,
+        "0001_local": Outcome.SKIPPED,
+        "0002_bad": Outcome.FAILED,
+        "0003": Outcome.FAILED,
+        "0004": Outcome.FAILED,
+    }
+    assert results["0003"].reason == "ended with 9 and without a report"
+    assert results["0004"].reason == "not done after 2 s"
+    names = SUITES["librdkafka"].addresses(["0002_bad"])
+    assert list(run_librdkafka(tmp_path, {}, names, tmp_path / "again", 2)) == ["0002_bad"]
+
+
+def test_a_suite_in_c_says_which_checkout_it_needs(tmp_path: Path) -> None:
+    for checkout in (None, tmp_path):
+        with pytest.raises(Absent, match="make -C tests test-runner"):
+            checked_out(SUITES["librdkafka"], checkout)

@@ -72,7 +72,7 @@ def test_a_command_runs_without_a_standard_stream(arguments: str, closed: str) -
         "metaquorum.wire.stubs",
         "metaquorum.config.docs",
         "metaquorum.observability.metrics.docs",
-        "metaquorum.listeners.access.docs",
+        "metaquorum.listeners.rights",
     ],
 )
 def test_a_module_that_prints_a_page_ends_quietly(module: str) -> None:

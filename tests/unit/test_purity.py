@@ -30,7 +30,8 @@ PURE_FILES_OF_THE_SHELL = (
     "listeners/quotas.py",
     "listeners/access/guard.py",
     "listeners/access/special.py",
-    "listeners/access/table.py",
+    "listeners/access/steps.py",
+    "listeners/forwarded/api.py",
     "broker/server/kafka/cluster.py",
 )
 SHELL = (

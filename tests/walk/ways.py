@@ -206,7 +206,7 @@ async def produces(recorder: Recorder, site: Site) -> Passed:
 
 async def death(recorder: Recorder, client: AdminClient, broker: BrokerProcess) -> Passed:
     """From the end of its session until another broker has applied the resulting changes."""
-    broker.node.farewell = lambda **_: None  # type: ignore[method-assign] -- killed: no last word
+    broker.node.farewell = lambda **_: None  # killed: no last word
     recorder.start()
     broker.driver.end("killed", failed=True)
     whole = await until(recorder, lambda entries: along(entries, DEATH))

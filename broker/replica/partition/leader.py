@@ -42,6 +42,7 @@ from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
+    NOT_LED,
     TO_HIGH_WATERMARK,
     DeletedRecords,
     FetchPartition,
@@ -80,10 +81,12 @@ class Leading:
         settings: TopicSettings,
         brokers: Brokers,
         out: Outbox[DataEffect],
+        verification: Verification,
     ) -> None:
         self._out = out
         self._log = log
         self._brokers = brokers
+        self._verification = verification
         self._self = config.broker_id
         self.settings = settings
         self.isr = IsrState(config, brokers)
@@ -92,7 +95,6 @@ class Leading:
         self._until_written: WaitingTickets[ProduceResult] = WaitingTickets()
         self._until_held: WaitingTickets[ProduceResult] = WaitingTickets()
         self.appended: Batches | None = None
-        self.verification = Verification(log)
         self.deleting = Deleting(log, self.isr)
 
     # ---- metadata ----------------------------------------------------------------------------
@@ -167,10 +169,10 @@ class Leading:
         if not isinstance(verdict, Fresh) or header.producer_id < 0:
             return verdict
         if marker is None and header.is_transactional and not by_coordinator:
-            refusal = self.verification.refusal(header, part.guard)
+            refusal = self._verification.refusal(header, part.guard)
             if refusal is not None:
                 return refusal
-        self.verification.forget(header.producer_id)
+        self._verification.forget(header.producer_id)
         return verdict
 
     def _produce_refusal(self, size: int, acks: int) -> BatchRefusal | None:
@@ -490,12 +492,17 @@ first."""
 
 
 class Verification:
-    """The verification guards of one leader, in all its epochs."""
+    """The verification guards of one replica while it leads. They are numbered from above `NOT_LED` on."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
         self._guards: dict[int, int] = {}
-        self._next = 1
+        self._first = self._next = NOT_LED + 1
+
+    def lead(self) -> None:
+        """This replica begins to lead: earlier guards say nothing, as another leader's markers void none."""
+        self._guards.clear()
+        self._first = self._next
 
     def begin(self, asked: TransactionalPartition) -> VerificationGuard:
         """A guard, which holds for all batches that are sent before the first one is taken. None where the
@@ -517,6 +524,9 @@ class Verification:
             return None
         if guard is not None and self._guards.get(header.producer_id) == guard:
             return None
+        if guard is not None and guard < self._first:
+            text = "this broker did not lead the partition when the transaction was checked: send it again"
+            return BatchRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         return BatchRefusal(
             ErrorCode.INVALID_TXN_STATE,
             f"this partition is not in a transaction of producer {header.producer_id}: add the partition to "

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from metaquorum.broker.replica import disk_work
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.follower import Following
-from metaquorum.broker.replica.partition.leader import Leading
+from metaquorum.broker.replica.partition.leader import Leading, Verification
 from metaquorum.broker.replica.partition.local_log import LocalLog, Reading
 from metaquorum.broker.replica.partition.values import (
     BatchRefusal,
@@ -34,6 +34,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, PartitionInfo
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
+    NOT_LED,
     DeletedRecords,
     EpochEnd,
     EpochPartition,
@@ -172,6 +173,7 @@ class AnsweringReplica(ReplicaView):
 
     def __init__(self, config: ReplicaConfig, key: PartitionKey, log: LocalLog) -> None:
         super().__init__(log)
+        self._verification = Verification(log)
         self._config = config
         self.key = key
         self.role = ReplicaRole.IDLE
@@ -181,10 +183,10 @@ class AnsweringReplica(ReplicaView):
 
     def begin_verification(self, asked: TransactionalPartition) -> VerificationGuard:
         """A guard, if the coordinator must be asked before a batch of a transaction is taken. Without a
-        leader here it need not be: the batch will be refused."""
+        leader here it need not be: the batch will be refused, also if this broker leads by then."""
         if self._leading is None:
-            return VerificationGuard(key=asked.key)
-        return self._leading.verification.begin(asked)
+            return VerificationGuard(key=asked.key, guard=NOT_LED)
+        return self._verification.begin(asked)
 
     def plan_read(self, request: FetchPartition, reader: Reader) -> FetchedPartition | ReadPlan:
         """What a fetch may have now; changes nothing."""
@@ -351,7 +353,10 @@ class Partition(AnsweringReplica):
         self.role = ReplicaRole.LEADER
         self._following = None
         if self._leading is None:
-            self._leading = Leading(self._config, self._log, self.settings, self._brokers, self._out)
+            self._verification.lead()
+            self._leading = Leading(
+                self._config, self._log, self.settings, self._brokers, self._out, self._verification
+            )
         self._leading.update(info, now_ms=now_ms)
 
     def follow(self, info: PartitionInfo, *, now_ms: int) -> None:

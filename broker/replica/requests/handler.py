@@ -34,6 +34,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     CONSUMER,
+    NOT_LED,
     ActiveProducer,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -255,7 +256,7 @@ def begin_verification(find: Find, request: BeginVerification) -> VerificationBe
         if isinstance(found, Partition):
             guards.append(found.begin_verification(asked))
         else:
-            guards.append(VerificationGuard(key=asked.key))
+            guards.append(VerificationGuard(key=asked.key, guard=NOT_LED))
     return VerificationBegun(guards=tuple(guards))
 
 

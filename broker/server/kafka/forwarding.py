@@ -11,8 +11,9 @@ from metaquorum.broker.server.calls import Calls
 from metaquorum.clients.kafka.controllers import ForwardsRequests
 from metaquorum.clients.search import ClientError
 from metaquorum.listeners.answers import AnswerFrame, opened
+from metaquorum.listeners.forwarded.api import timeout_ms
 from metaquorum.listeners.forwarded.call import Call
-from metaquorum.listeners.forwarded.table import FORWARDED, FORWARDED_BY_KEY, timeout_ms
+from metaquorum.listeners.forwarded.table import FORWARDED, FORWARDED_BY_KEY
 from metaquorum.listeners.forwarded.too_many import TOO_MANY, names_too_many, refused_in_slices
 from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -24,9 +25,10 @@ from metaquorum.wire.codec import Request, RequestHeader
 from metaquorum.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 from metaquorum.wire.table import API_BY_NAME
 
-OWN_IMAGE_WAIT_S = 0.5
+OWN_IMAGE_WAIT_S = 5.0
 """How long an answer waits until this broker's image includes the controller's change, so that a client that
-creates a topic finds it here."""
+creates a topic finds it here: many ask for it at once, and give up if it is not. Never longer than the client
+waits."""
 
 _PASSED_ON = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNSUPPORTED_VERSION})
 """Refusals that no retry would change; clients repeat others."""
@@ -65,6 +67,7 @@ class Forwarder:
             )
         if frame is None:
             frame = b"".join(codec.encode_request(header, request.body))
+        waits_ms = timeout_ms(request.body)
         try:
             answer = await self.controllers.forward(
                 bytes(frame),
@@ -72,11 +75,11 @@ class Forwarder:
                 principal=client.principal,
                 client_address=client.address,
                 by_token=client.by_token,
-                timeout_ms=timeout_ms(request.body),
+                timeout_ms=waits_ms,
             )
         except (ApiError, ClientError) as error:
             return await self._refusal(request, client, error)
-        await self._published.reach(answer.offset, OWN_IMAGE_WAIT_S)
+        await self._published.reach(answer.offset, min(OWN_IMAGE_WAIT_S, waits_ms / 1000))
         return AnswerFrame(header.api_key, header.version, answer.frame)
 
     async def _refusal(self, request: Request, client: Client, error: ApiError | ClientError) -> Any:

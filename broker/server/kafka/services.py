@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.data.requests import DataRequests
@@ -36,16 +35,11 @@ from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.answers import Prepared
-from metaquorum.listeners.forwarded.describe import (
-    describe_acls,
-    describe_client_quotas,
-    describe_user_scram_credentials,
-    list_config_resources,
-)
+from metaquorum.listeners.forwarded.describe import DESCRIBED, out_of_image
+from metaquorum.listeners.rights import CHECKS
 from metaquorum.listeners.services import (
     Client,
     Features,
-    Handler,
     Offered,
     Services,
     at_once,
@@ -73,7 +67,7 @@ def broker_services(
     """The services of this broker's listeners. `kraft_version`: returns the committed level; `serves`:
     whether the broker is unfenced and its lease is valid; `wall_ms`: its clock."""
     prepared = Prepared()
-    creates_topics = config.flag("auto.create.topics.enable")
+    creates_topics, authorizer = config.flag("auto.create.topics.enable"), new_authorizer(config.values)
     sizes = config.set_in_file(("num.partitions", "default.replication.factor"))
     auto_topics = AutoTopics(
         forwarder,
@@ -115,7 +109,7 @@ def broker_services(
         ),
         transactions,
         lambda: features_of(image(), kraft_version()),
-        Rights(authorizer=new_authorizer(config.values), image=image, creates_topics=creates_topics),
+        Rights(authorizer=authorizer, image=image, checks=CHECKS, creates_topics=creates_topics),
     )
 
 
@@ -160,23 +154,12 @@ class SettingsHandlers:
 
     def offered(self) -> Mapping[str, Offered]:
         return {
+            **out_of_image(DESCRIBED, self._image),
             "DescribeConfigs": Offered(0, 4, self._describe_configs),
-            "DescribeAcls": Offered(0, 3, self._out_of_image(describe_acls)),
-            "DescribeUserScramCredentials": Offered(
-                0, 0, self._out_of_image(describe_user_scram_credentials)
-            ),
-            "DescribeClientQuotas": Offered(0, 1, self._out_of_image(describe_client_quotas)),
-            "ListConfigResources": Offered(0, 1, self._list_config_resources),
         }
 
     def _describe_configs(self, request: Request, client: Client) -> object:
         return describe_configs(request.body, request.header.version, self._image(), self._own)
-
-    def _list_config_resources(self, request: Request, client: Client) -> object:
-        return list_config_resources(request.body, request.header.version, self._image())
-
-    def _out_of_image(self, describe: Callable[[Any, MetadataImage], object]) -> Handler:
-        return lambda request, client: describe(request.body, self._image())
 
 
 def offered_services(

@@ -12,19 +12,8 @@ from typing import Any
 
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
-from metaquorum.metadata.records.types import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    ConfigRecord,
-    EndTransactionRecord,
-    FeatureLevelRecord,
-    NoOpRecord,
-    PartitionRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-    ZkMigrationStateRecord,
-)
 from metaquorum.metadata.snapshot import QuorumRecord, snapshot_batches
 from metaquorum.storage.types import LogPosition
 from tests.raft.kafka_voter import LEADER, KafkaVoter
@@ -83,23 +72,23 @@ class KafkaController:
         batches: list[list[Any]] = self._first(self._applied) if nothing_pends else []
         if nothing_pends and not batches and self._rng.random() < 0.5:
             batches = [self._change(self._applied.state.image)]
-        for records in batches or [[NoOpRecord()]]:
+        for records in batches or [[r.NoOpRecord()]]:
             voter.append(
-                [encode(each, 0 if type(each) is not PartitionRecord else 1) for each in records], wall_ms
+                [encode(each, 0 if type(each) is not r.PartitionRecord else 1) for each in records], wall_ms
             )
 
     def _first(self, applied: Applied) -> list[list[Any]]:
         """What comes before all else."""
         if applied.state.transaction is not None:
             self._marks.append("Kafka's controller aborted what was left open")
-            return [[AbortTransactionRecord(reason="another controller is active")]]
+            return [[r.AbortTransactionRecord(reason="another controller is active")]]
         if applied.state.image.features.level("metadata.version"):
             return []
-        level = FeatureLevelRecord(name="metadata.version", feature_level=DEFAULT_METADATA_VERSION)
+        level = r.FeatureLevelRecord(name="metadata.version", feature_level=DEFAULT_METADATA_VERSION)
         self._marks.append("Kafka's controller wrote the first records")
-        migration = ZkMigrationStateRecord(zk_migration_state=0)
+        migration = r.ZkMigrationStateRecord(zk_migration_state=0)
         return [
-            [BeginTransactionRecord(name="Bootstrap records"), level, migration, EndTransactionRecord()],
+            [r.BeginTransactionRecord(name="Bootstrap records"), level, migration, r.EndTransactionRecord()],
         ]
 
     def _change(self, image: MetadataImage) -> list[Any]:
@@ -111,9 +100,9 @@ class KafkaController:
             self._marks.append("Kafka's controller created a topic")
             leader = self._rng.choice(brokers)
             return [
-                TopicRecord(name=name, topic_id=topic_id),
+                r.TopicRecord(name=name, topic_id=topic_id),
                 *(
-                    PartitionRecord(
+                    r.PartitionRecord(
                         partition_id=at,
                         topic_id=topic_id,
                         replicas=(leader,),
@@ -128,11 +117,11 @@ class KafkaController:
             ]
         if known is not None and self._rng.random() < 0.4:
             self._marks.append("Kafka's controller deleted a topic")
-            return [RemoveTopicRecord(topic_id=known.topic_id)]
+            return [r.RemoveTopicRecord(topic_id=known.topic_id)]
         if known is not None:
             value = str(self._rng.randrange(1_000, 100_000))
-            return [ConfigRecord(resource_type=TOPIC, resource_name=name, name="retention.ms", value=value)]
-        return [NoOpRecord()]
+            return [r.ConfigRecord(resource_type=TOPIC, resource_name=name, name="retention.ms", value=value)]
+        return [r.NoOpRecord()]
 
     def _maybe_snapshot(self, applied: Applied) -> None:
         """Of what is committed, after enough bytes; then the oldest ones go, and what they cover."""

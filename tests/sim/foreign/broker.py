@@ -48,9 +48,9 @@ VERSIONS = {
     "FetchSnapshot": 0,
 }
 HANDLERS: dict[str, Any] = {
-    "BrokerRegistration": nodes.broker_registration,
-    "BrokerHeartbeat": nodes.broker_heartbeat,
-    "AlterPartition": nodes.alter_partition,
+    "BrokerRegistration": nodes.broker_registration.handle,
+    "BrokerHeartbeat": nodes.broker_heartbeat.handle,
+    "AlterPartition": nodes.alter_partition.handle,
 }
 STARTING, RECOVERY, RUNNING, LEAVING = "starting", "recovery", "running", "leaving"
 

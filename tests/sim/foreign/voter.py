@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from metaquorum.clients.kafka.raft_messages import CannotSay
+from metaquorum.clients.kafka.message_forms import CannotSay
 from metaquorum.controller.answers import not_controller
 from metaquorum.metadata.requests.common import RequestArrived
 from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived, ShutdownRequested, Stop

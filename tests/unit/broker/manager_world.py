@@ -12,27 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, get_args
 
 from metaquorum.broker.channel import SendToController
-from metaquorum.broker.replica.disk_work import (
-    AppendPartition,
-    CreateReplica,
-    CutPartition,
-    DamagedReplica,
-    DirectoryFailed,
-    DiskWork,
-    FoundDirectory,
-    FoundReplica,
-    LogAppended,
-    LogCut,
-    LogsSynced,
-    PartitionRead,
-    PromoteReplica,
-    ReadPartition,
-    RemoveReplica,
-    ReplicaCreated,
-    ReplicaLog,
-    ReplicaPromoted,
-    ReplicaRemoved,
-)
+from metaquorum.broker.replica import disk_work
 from metaquorum.broker.replica.events import (
     DataEffect,
     DataEvent,
@@ -185,24 +165,26 @@ def found(
     size_bytes: int = 0,
     as_id: bytes | None = None,
     damaged: Iterable[str] = (),
-) -> FoundDirectory:
+) -> disk_work.FoundDirectory:
     """A directory at /data/<letter> with replicas of (topic, index), and `damaged` ones of topics."""
     letter = "x" if directory_id is None else chr(directory_id[0])
-    return FoundDirectory(
+    return disk_work.FoundDirectory(
         path=f"/data/{letter}",
         directory_id=directory_id,
         problem=problem,
         usable_bytes=usable_bytes,
         damaged=tuple(
-            DamagedReplica(key=key_of(name), topic=name, problem=f"{name}.log is damaged", size_bytes=50)
+            disk_work.DamagedReplica(
+                key=key_of(name), topic=name, problem=f"{name}.log is damaged", size_bytes=50
+            )
             for name in damaged
         ),
         replicas=tuple(
-            FoundReplica(
+            disk_work.FoundReplica(
                 key=(as_id or topic_id(name), index),
                 topic=name,
                 incarnation=1,
-                log=ReplicaLog(end_offset=end, size_bytes=size_bytes),
+                log=disk_work.ReplicaLog(end_offset=end, size_bytes=size_bytes),
             )
             for name, index in replicas
         ),
@@ -215,7 +197,7 @@ class Host:
     def __init__(
         self,
         cluster: Cluster,
-        *directories: FoundDirectory,
+        *directories: disk_work.FoundDirectory,
         broker_id: int = ME,
         metadata_directory: bytes | None = None,
         new_user: NewLogUser | None = None,
@@ -272,7 +254,7 @@ class Host:
         self.queue = deque(
             [each for each in self.queue if getattr(each, "directory_id", b"") != directory_id]
         )
-        return self.do(DirectoryFailed(directory_id=directory_id, reason=reason))
+        return self.do(disk_work.DirectoryFailed(directory_id=directory_id, reason=reason))
 
     def answer_controller(self, effects: Iterable[DataEffect]) -> list[DataEffect]:
         """Accepts what the effects ask the controller for."""
@@ -285,7 +267,7 @@ class Host:
     # ---- disks -----------------------------------------------------------------------------------
 
     def _note(self, effects: list[DataEffect]) -> list[DataEffect]:
-        self.queue.extend(each for each in effects if isinstance(each, get_args(DiskWork)))
+        self.queue.extend(each for each in effects if isinstance(each, get_args(disk_work.DiskWork)))
         return effects
 
     def work(self) -> list[DataEffect]:
@@ -293,32 +275,38 @@ class Host:
         out: list[DataEffect] = []
         while self.queue:
             for event in self._carry_out(self.queue.popleft()):
-                out += [each for each in self.do(event) if not isinstance(each, get_args(DiskWork))]
+                out += [each for each in self.do(event) if not isinstance(each, get_args(disk_work.DiskWork))]
         return out
 
     def _carry_out(self, work: Any) -> list[DataEvent]:
         where = (work.directory_id, getattr(work, "key", (b"", 0)))
         match work:
-            case CreateReplica(directory_id=directory_id, key=key, incarnation=incarnation):
+            case disk_work.CreateReplica(directory_id=directory_id, key=key, incarnation=incarnation):
                 self.disks[where] = ListDisk()
-                return [ReplicaCreated(directory_id=directory_id, key=key, incarnation=incarnation)]
-            case PromoteReplica(directory_id=directory_id, key=key, incarnation=incarnation):
+                return [disk_work.ReplicaCreated(directory_id=directory_id, key=key, incarnation=incarnation)]
+            case disk_work.PromoteReplica(directory_id=directory_id, key=key, incarnation=incarnation):
                 log = self.disks[where].opened()
-                return [ReplicaPromoted(directory_id=directory_id, key=key, incarnation=incarnation, log=log)]
-            case RemoveReplica(directory_id=directory_id, key=key, incarnation=incarnation):
+                return [
+                    disk_work.ReplicaPromoted(
+                        directory_id=directory_id, key=key, incarnation=incarnation, log=log
+                    )
+                ]
+            case disk_work.RemoveReplica(directory_id=directory_id, key=key, incarnation=incarnation):
                 self.disks.pop(where, None)
-                return [ReplicaRemoved(directory_id=directory_id, key=key, incarnation=incarnation)]
-            case AppendPartition():
+                return [disk_work.ReplicaRemoved(directory_id=directory_id, key=key, incarnation=incarnation)]
+            case disk_work.AppendPartition():
                 return self._append(work, self.disks[where])
-            case CutPartition(directory_id=directory_id, key=key, incarnation=incarnation):
+            case disk_work.CutPartition(directory_id=directory_id, key=key, incarnation=incarnation):
                 disk = self.disks[where]
                 if work.start_over:
                     disk.batches, disk.synced, disk.start = [], 0, work.end_offset
                 disk.cut(work.end_offset)
                 return [
-                    LogCut(directory_id=directory_id, key=key, incarnation=incarnation, log=disk.opened())
+                    disk_work.LogCut(
+                        directory_id=directory_id, key=key, incarnation=incarnation, log=disk.opened()
+                    )
                 ]
-            case ReadPartition():
+            case disk_work.ReadPartition():
                 plan = ReadPlan(
                     key=work.key,
                     from_offset=work.from_offset,
@@ -329,13 +317,13 @@ class Host:
                     log_start_offset=0,
                     leader_epoch=0,
                 )
-                return [PartitionRead(token=work.token, data=self.disks[where].read(plan))]
+                return [disk_work.PartitionRead(token=work.token, data=self.disks[where].read(plan))]
             case _:
                 return []
 
-    def _append(self, work: AppendPartition, disk: ListDisk) -> list[DataEvent]:
+    def _append(self, work: disk_work.AppendPartition, disk: ListDisk) -> list[DataEvent]:
         disk.append(work.batches.data)
-        appended = LogAppended(
+        appended = disk_work.LogAppended(
             directory_id=work.directory_id,
             key=work.key,
             incarnation=work.incarnation,
@@ -343,7 +331,7 @@ class Host:
             size_bytes=disk.size_bytes,
         )
         ends = ((work.key, work.incarnation, disk.end, disk.size_bytes),)
-        synced = LogsSynced(directory_id=work.directory_id, ends=ends)
+        synced = disk_work.LogsSynced(directory_id=work.directory_id, ends=ends)
         return [appended, synced] if work.sync else [appended]
 
 

@@ -8,19 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.broker.replica.disk_work import (
-    AppendPartition,
-    CreateReplica,
-    CutPartition,
-    EnforceRetention,
-    FindOffset,
-    LogSettings,
-    OffsetFound,
-    PartitionRead,
-    ReadPartition,
-    RemoveReplica,
-    ReplicaLogTrimmed,
-)
+from metaquorum.broker.replica import disk_work
 from metaquorum.broker.replica.store.parts import StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.requests.data import PartitionKey
@@ -29,7 +17,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from tests.unit.broker.directory_bench import DIRECTORY_ID, EXPECTED, key_of
 
-SETTINGS = LogSettings(segment_bytes=8_000, retention_bytes=20_000, retention_ms=-1)
+SETTINGS = disk_work.LogSettings(segment_bytes=8_000, retention_bytes=20_000, retention_ms=-1)
 STEPS = 200
 
 
@@ -72,16 +60,18 @@ class Threads:
         offset = rng.randint(start, max(start, end))
         where = {"directory_id": DIRECTORY_ID, "key": key, "incarnation": self.incarnations[key], "token": 1}
         (event,) = self.store.execute(
-            ReadPartition(**where, from_offset=offset, to_offset=end, max_bytes=rng.randint(1, 9_000))  # type: ignore[arg-type]
+            disk_work.ReadPartition(
+                **where, from_offset=offset, to_offset=end, max_bytes=rng.randint(1, 9_000)
+            )  # type: ignore[arg-type]
         )
-        assert isinstance(event, PartitionRead) and event.problem is None, event
+        assert isinstance(event, disk_work.PartitionRead) and event.problem is None, event
         self.read_bytes += 1
         for batch in iter_batches(event.data or b""):
             assert batch.header.base_offset <= max(end, offset)
             assert batch.data.endswith(b"%d" % batch.header.base_offset + b"\0")  # the record without headers
             self.read_bytes += len(batch.data)
-        (event,) = self.store.execute(FindOffset(**where, timestamp_ms=offset, below_offset=end))  # type: ignore[arg-type]
-        assert isinstance(event, OffsetFound) and event.problem is None
+        (event,) = self.store.execute(disk_work.FindOffset(**where, timestamp_ms=offset, below_offset=end))  # type: ignore[arg-type]
+        assert isinstance(event, disk_work.OffsetFound) and event.problem is None
         if event.offset is not None:
             assert event.timestamp_ms >= offset
             self.found += 1
@@ -92,22 +82,22 @@ class Threads:
         chance = self.rng.random()
         if chance < 0.9:
             data = b"".join(self.batch(key) for _ in range(self.rng.randint(1, 3)))
-            self.store.execute(AppendPartition(**where, batches=Batches.parse(data), sync=True))  # type: ignore[arg-type]
+            self.store.execute(disk_work.AppendPartition(**where, batches=Batches.parse(data), sync=True))  # type: ignore[arg-type]
         elif chance < 0.96:
             end = self.rng.randint(self.starts[key], self.ends[key])
             self.incarnations[key] += 1
             where["incarnation"] = self.incarnations[key]
-            self.store.execute(CutPartition(**where, end_offset=end))  # type: ignore[arg-type]
+            self.store.execute(disk_work.CutPartition(**where, end_offset=end))  # type: ignore[arg-type]
             self.ends[key] = end
         elif chance < 0.99:
             events = self.store.execute(
-                EnforceRetention(**where, below_offset=self.ends[key], wall_ms=0)  # type: ignore[arg-type]
+                disk_work.EnforceRetention(**where, below_offset=self.ends[key], wall_ms=0)  # type: ignore[arg-type]
             )
             for event in events:
-                assert isinstance(event, ReplicaLogTrimmed)
+                assert isinstance(event, disk_work.ReplicaLogTrimmed)
                 self.starts[key] = event.start_offset
         else:
-            self.store.execute(RemoveReplica(**where, reason=""))  # type: ignore[arg-type]
+            self.store.execute(disk_work.RemoveReplica(**where, reason=""))  # type: ignore[arg-type]
             self.starts[key] = self.ends[key] = 0
             self.incarnations[key] += 1
             self.create(key)
@@ -135,7 +125,7 @@ class Threads:
 
     def create(self, key: PartitionKey) -> None:
         self.store.execute(
-            CreateReplica(
+            disk_work.CreateReplica(
                 directory_id=DIRECTORY_ID,
                 key=key,
                 incarnation=self.incarnations[key],

@@ -25,23 +25,7 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
-from metaquorum.metadata.requests.data import (
-    ActiveProducer,
-    DescribeLogDirsRequest,
-    DescribeProducersRequest,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    PartitionKey,
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-)
+from metaquorum.metadata.requests import data as data_requests
 from metaquorum.metadata.requests.partitions import AlterPartitionRequest
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.storage.batches.batch import Batches
@@ -71,13 +55,17 @@ def leading(*names: str, replicas: tuple[int, ...] = (1,), **config: object) -> 
     return cluster, host
 
 
-def produce(*keys: PartitionKey, acks: int = -1, timeout_ms: int = 1_000) -> ProduceRequest:
-    parts = tuple(ProducePartition(key=key, batch=Batches.arrived(batch(b"v"))) for key in keys)
-    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, partitions=parts)
+def produce(
+    *keys: data_requests.PartitionKey, acks: int = -1, timeout_ms: int = 1_000
+) -> data_requests.ProduceRequest:
+    parts = tuple(data_requests.ProducePartition(key=key, batch=Batches.arrived(batch(b"v"))) for key in keys)
+    return data_requests.ProduceRequest(acks=acks, timeout_ms=timeout_ms, partitions=parts)
 
 
-def at(key: PartitionKey, offset: int, *, epoch: int = -1, last: int = -1) -> FetchPartition:
-    return FetchPartition(
+def at(
+    key: data_requests.PartitionKey, offset: int, *, epoch: int = -1, last: int = -1
+) -> data_requests.FetchPartition:
+    return data_requests.FetchPartition(
         key=key,
         fetch_offset=offset,
         max_bytes=1 << 20,
@@ -87,15 +75,15 @@ def at(key: PartitionKey, offset: int, *, epoch: int = -1, last: int = -1) -> Fe
 
 
 def fetch(
-    *parts: FetchPartition,
+    *parts: data_requests.FetchPartition,
     wait_ms: int = 500,
     min_bytes: int = 1,
     session: tuple[int, int] = (0, -1),
     follower: int = -1,
     max_bytes: int = 1 << 20,
-    forgotten: tuple[PartitionKey, ...] = (),
-) -> FetchRequest:
-    return FetchRequest(
+    forgotten: tuple[data_requests.PartitionKey, ...] = (),
+) -> data_requests.FetchRequest:
+    return data_requests.FetchRequest(
         replica_id=follower,
         replica_epoch=100 + follower if follower >= 0 else -1,
         max_wait_ms=wait_ms,
@@ -118,7 +106,7 @@ def test_a_produce_is_answered_once_when_every_partition_has_answered() -> None:
     assert [each.key for each in of_kind(effects, AppendPartition)] == [x, y]
     assert of_kind(effects, DataRespond) == []
     response = answer_to(host.work())
-    assert isinstance(response, ProduceResponse)
+    assert isinstance(response, data_requests.ProduceResponse)
     assert [(each.key, each.error, each.base_offset) for each in response.results] == [
         (x, ErrorCode.NONE, 0),
         (y, ErrorCode.NONE, 0),
@@ -237,18 +225,18 @@ def test_a_partition_that_is_led_elsewhere_names_its_leader() -> None:
 def test_producers_are_described_by_followers_too() -> None:
     """`kafka-transactions find-hanging --broker-id` asks a broker about each of its replicas."""
     cluster, host = leading("x", replicas=(1, 2))
-    part = ProducePartition(
+    part = data_requests.ProducePartition(
         key=key_of("x"), batch=Batches.arrived(batch(b"v", producer=7, epoch=1, sequence=0))
     )
-    host.ask(ProduceRequest(acks=1, timeout_ms=1_000, partitions=(part,)))
+    host.ask(data_requests.ProduceRequest(acks=1, timeout_ms=1_000, partitions=(part,)))
     host.work()
     cluster.change(key_of("x"), leader=2)
     host.publish()
     assert not host.manager.partitions[key_of("x")].leads
-    (result,) = answer_to(host.ask(DescribeProducersRequest(partitions=(key_of("x"),)))).results
+    (result,) = answer_to(host.ask(data_requests.DescribeProducersRequest(partitions=(key_of("x"),)))).results
     (known,) = host.manager.partitions[key_of("x")].producers.all()
     assert result.producers == (
-        ActiveProducer(
+        data_requests.ActiveProducer(
             producer_id=7,
             producer_epoch=1,
             last_sequence=0,
@@ -285,8 +273,10 @@ def test_s2_22_a_fenced_broker_answers_no_clients() -> None:
     requests = [
         produce(key_of("x")),
         fetch(at(key_of("x"), 0)),
-        ListOffsetsRequest(partitions=(ListOffsetsPartition(key=key_of("x"), timestamp_ms=-1),)),
-        InitProducerIdRequest(),
+        data_requests.ListOffsetsRequest(
+            partitions=(data_requests.ListOffsetsPartition(key=key_of("x"), timestamp_ms=-1),)
+        ),
+        data_requests.InitProducerIdRequest(),
     ]
     for request in requests:
         effects = host.ask(request)
@@ -301,7 +291,7 @@ def test_a_fenced_broker_describes_the_producers_of_its_replicas() -> None:
     cluster.topic("y", replicas=(2,), leader=2)
     host.publish()
     host.serving = False
-    asked = DescribeProducersRequest(partitions=(key_of("x"), key_of("y"), key_of("nobody")))
+    asked = data_requests.DescribeProducersRequest(partitions=(key_of("x"), key_of("y"), key_of("nobody")))
     x, y, nobody = answer_to(host.ask(asked)).results
     assert (x.error, x.producers) == (ErrorCode.NONE, ())
     assert y.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -313,10 +303,10 @@ def test_a_starting_broker_describes_its_directories_and_has_no_producers() -> N
     host = Host(Cluster(), found(A, [("x", 0)], size_bytes=12), found(B, problem="EIO"))
     host.start()
     host.serving = False
-    a, b = answer_to(host.ask(DescribeLogDirsRequest())).directories
+    a, b = answer_to(host.ask(data_requests.DescribeLogDirsRequest())).directories
     assert [(each.topic, each.size_bytes) for each in a.replicas] == [("x", 12)]
     assert (a.error, b.error) == (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
-    (x,) = answer_to(host.ask(DescribeProducersRequest(partitions=(key_of("x"),)))).results
+    (x,) = answer_to(host.ask(data_requests.DescribeProducersRequest(partitions=(key_of("x"),)))).results
     assert x.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -362,7 +352,7 @@ def test_a_fetch_waits_until_there_is_something_to_read() -> None:
     host.ask(produce(key))
     read = host.work()
     response = answer_to(read, "reader")
-    assert isinstance(response, FetchResponse)
+    assert isinstance(response, data_requests.FetchResponse)
     (part,) = response.partitions
     assert (part.error, part.high_watermark, len(part.records) > 0) == (ErrorCode.NONE, 1, True)
 
@@ -372,7 +362,7 @@ def test_a_fetch_that_finds_nothing_is_answered_when_its_time_is_over() -> None:
     host.ask(fetch(at(key_of("x"), 0), wait_ms=300))
     assert host.manager.next_deadline_ms() == host.now_ms + 300
     (part,) = answer_to(host.tick(300)).partitions
-    assert part == FetchedPartition(
+    assert part == data_requests.FetchedPartition(
         key=key_of("x"), high_watermark=0, last_stable_offset=0, log_start_offset=0, leader_epoch=0
     )
 
@@ -523,7 +513,7 @@ def test_followers_have_a_batch_from_memory_while_the_leaders_disk_takes_it(kept
 # ---- fetch sessions (KIP-227) --------------------------------------------------------------------
 
 
-def begin(host: Host, *keys: PartitionKey) -> int:
+def begin(host: Host, *keys: data_requests.PartitionKey) -> int:
     """A follower's session on partitions at offset 0; its id."""
     response = answer_to(
         host.ask(fetch(*[at(key, 0, epoch=0) for key in keys], session=(0, 0), follower=2, wait_ms=0))
@@ -586,7 +576,7 @@ def test_a_late_copy_of_an_older_fetch_of_a_session_acknowledges_nothing() -> No
     late = host.ask(first, "late")
     assert answer_to(late, "late").code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     goes_on = answer_to(host.ask(fetch(session=(session, 3), follower=2, wait_ms=0), "f3"), "f3")
-    assert isinstance(goes_on, FetchResponse), "the session did not move"
+    assert isinstance(goes_on, data_requests.FetchResponse), "the session did not move"
 
 
 def test_a_forgotten_partition_is_heard_of_no_more() -> None:
@@ -663,8 +653,8 @@ def test_offsets_by_time_are_looked_up_in_the_log() -> None:
     key = key_of("x")
     host.ask(produce(key))
     host.work()
-    parts = tuple(ListOffsetsPartition(key=key, timestamp_ms=each) for each in (-1, -2, 123))
-    sought = only(host.ask(ListOffsetsRequest(partitions=parts)), FindOffset)
+    parts = tuple(data_requests.ListOffsetsPartition(key=key, timestamp_ms=each) for each in (-1, -2, 123))
+    sought = only(host.ask(data_requests.ListOffsetsRequest(partitions=parts)), FindOffset)
     assert (sought.key, sought.timestamp_ms, sought.below_offset) == (key, 123, 1)
     reply = OffsetFound(token=sought.token, offset=0, timestamp_ms=150, leader_epoch=0)
     results = answer_to(host.do(reply)).results
@@ -675,8 +665,8 @@ def test_a_time_that_cannot_be_looked_up_in_a_damaged_log_is_an_error() -> None:
     _, host = leading("x")
     host.ask(produce(key_of("x")))
     host.work()
-    wanted = ListOffsetsPartition(key=key_of("x"), timestamp_ms=123)
-    sought = only(host.ask(ListOffsetsRequest(partitions=(wanted,))), FindOffset)
+    wanted = data_requests.ListOffsetsPartition(key=key_of("x"), timestamp_ms=123)
+    sought = only(host.ask(data_requests.ListOffsetsRequest(partitions=(wanted,))), FindOffset)
     reply = OffsetFound(token=sought.token, offset=None, timestamp_ms=-1, leader_epoch=-1, problem="CRC")
     (result,) = answer_to(host.do(reply)).results
     assert result.error is ErrorCode.KAFKA_STORAGE_ERROR and "CRC" in (result.message or "")
@@ -684,23 +674,23 @@ def test_a_time_that_cannot_be_looked_up_in_a_damaged_log_is_an_error() -> None:
 
 def test_producer_ids_come_from_blocks_of_the_controller() -> None:
     _, host = leading("x")
-    asked = host.ask(InitProducerIdRequest(), "p1")
+    asked = host.ask(data_requests.InitProducerIdRequest(), "p1")
     call = only(asked, SendToController)
     assert call.request == AllocateProducerIdsRequest(broker_id=1, broker_epoch=101)
-    assert host.ask(InitProducerIdRequest(), "p2") == []
+    assert host.ask(data_requests.InitProducerIdRequest(), "p2") == []
     block = AllocateProducerIdsResponse(first_id=5_000, count=3)
     effects = host.do(reported(call, block))
     assert [answer_to(effects, name) for name in ("p1", "p2")] == [
-        InitProducerIdResponse(producer_id=5_000, producer_epoch=0),
-        InitProducerIdResponse(producer_id=5_001, producer_epoch=0),
+        data_requests.InitProducerIdResponse(producer_id=5_000, producer_epoch=0),
+        data_requests.InitProducerIdResponse(producer_id=5_001, producer_epoch=0),
     ]
-    assert answer_to(host.ask(InitProducerIdRequest())).producer_id == 5_002
-    assert len(of_kind(host.ask(InitProducerIdRequest(), "p4"), SendToController)) == 1
+    assert answer_to(host.ask(data_requests.InitProducerIdRequest())).producer_id == 5_002
+    assert len(of_kind(host.ask(data_requests.InitProducerIdRequest(), "p4"), SendToController)) == 1
 
 
 def test_nobody_waits_for_a_producer_id_for_ever() -> None:
     _, host = leading("x", replica_request_timeout_ms=3_000)
-    host.ask(InitProducerIdRequest())
+    host.ask(data_requests.InitProducerIdRequest())
     assert answer_to(host.tick(3_000)).code is ErrorCode.REQUEST_TIMED_OUT
 
 

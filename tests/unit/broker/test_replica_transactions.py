@@ -9,6 +9,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     LATEST_TIMESTAMP,
+    NOT_LED,
     FetchPartition,
     ListedOffset,
     ListOffsetsPartition,
@@ -166,6 +167,22 @@ def test_the_coordinator_is_not_asked_about_an_epoch_that_is_over() -> None:
     assert begin(replica, 7, epoch=2) is None
     refused = send(replica, records(7, 1, epoch=2))
     assert (refused.error, refused.log_start_offset) == (ErrorCode.INVALID_PRODUCER_EPOCH, 0)
+
+
+def test_a_batch_that_was_verified_while_another_broker_led_is_sent_again() -> None:
+    """The transaction is open at its coordinator: a refusal that ends it would be wrong."""
+    replica = alone()
+    earlier = begin(replica, 7)
+    replica.follow(info(leader=2, epoch=2, partition_epoch=2, isr=(2,), replicas=(1, 2)))
+    meanwhile = begin(replica, 7)
+    assert (earlier, meanwhile) == (1, NOT_LED)
+    for guard in (earlier, meanwhile):
+        assert send(replica, records(7, 0), guard=guard).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    replica.lead(info(epoch=3, partition_epoch=3, isr=(1,), replicas=(1, 2)))
+    for guard in (earlier, meanwhile):
+        assert send(replica, records(7, 0), guard=guard).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert send(replica, records(7, 0)).error is ErrorCode.INVALID_TXN_STATE
+    assert write(replica, 7, 0).error is ErrorCode.NONE
 
 
 def test_a_marker_makes_a_guard_worthless() -> None:

@@ -234,7 +234,7 @@ def test_an_unknown_record_is_shown_and_the_exit_code_says_so(
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["type"] for line in found] == ["NO_OP_RECORD", "UNKNOWN_RECORD", "NO_OP_RECORD"]
     assert found[1]["data"] == data
-    assert result.stderr.startswith("metaquorum: 1 record has a type or version")
+    assert result.stderr.startswith("metaquorum: 1 record of a newer release")
     assert run("log", "state", path).exit_code == 3
 
 

@@ -16,7 +16,7 @@ from metaquorum.console.app import application
 from metaquorum.console.event_reader import Piece, ReaderLostError, pieces, pieces_apart
 from metaquorum.console.kept_states import KeptStates
 from metaquorum.console.moments import Moments
-from metaquorum.console.strip import Strip
+from metaquorum.console.strip import Lines, Strip
 from metaquorum.console.views import Views
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
@@ -24,7 +24,7 @@ from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
 from metaquorum.metadata.inspect.walk.mentions import Mentions
-from metaquorum.metadata.inspect.walk.states import state_at, states_along
+from metaquorum.metadata.inspect.walk.states import state_at, states_along, with_quorum
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.console.asked import MEMORY_BYTES, PORT, TOKEN, AskedPage
@@ -307,3 +307,14 @@ def test_of_a_pixel_the_worst_and_the_last_stay() -> None:
     values = [(1, 0), (1, 3), (0, 9), (1, 2)]
     points = [SpanCounts(at, at, *each) for at, each in enumerate(values)]
     assert strip._Pixels(0, 100, 1).area(points) == [[1, 1, 3], [3, 1, 2]]
+
+
+def test_what_stays_the_same_from_one_state_to_the_next_is_one_turn() -> None:
+    disk = memory_disk()
+    make_node(disk, STORY)
+    log, lines = open_log(disk, HOME), Lines()
+    for offset in range(1, 16):
+        lines.state(with_quorum(log, state_at(log, Point(offset=offset))))
+    assert len(lines.leaders) > 1
+    for turns in (lines.leaders, *lines.brokers.values()):
+        assert all(one.value != following.value for one, following in pairwise(turns))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -87,6 +88,19 @@ def test_a_single_snapshot_is_one_moment() -> None:
     assert asked.view("table", kind="brokers")["total"] > 0
     assert "single state" in asked.refusal("diff", **{"from": "0", "to": "1"})
     assert "single state" in asked.refusal("history", target="broker/1")
+
+
+@pytest.mark.parametrize(
+    ("view", "given", "meant"),
+    [
+        ("records", {}, {"start": 0, "size": 50}),
+        ("record", {}, {"offset": 0}),
+        ("strip", {"width": 1_000_000}, {"width": 8192}),
+    ],
+)
+def test_what_is_not_given_or_too_large(tmp_path: Path, view: str, given: Any, meant: Any) -> None:
+    asked = Asked(made(tmp_path / "node", STORY))
+    assert asked.view(view, **given) == asked.view(view, **meant)
 
 
 def test_a_log_without_records_is_shown(tmp_path: Path) -> None:

@@ -9,20 +9,8 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ConfigResource
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import BrokerFeature, ConfigRecord, FeatureLevelRecord
+from metaquorum.metadata.requests import settings
 from metaquorum.metadata.requests.common import DeleteTopicsRequest, RegisterBrokerResponse
-from metaquorum.metadata.requests.settings import (
-    AlterConfigsRequest,
-    AlterScramRequest,
-    ConfigChange,
-    ConfigOp,
-    FeatureUpdate,
-    LevelChange,
-    OpKind,
-    ScramUpsertion,
-    SettingResult,
-    SettingsResponse,
-    UpdateFeaturesRequest,
-)
 from tests.unit.controller.node_quorum import CLUSTER, Quorum
 
 CONFIG = ControllerConfig(
@@ -39,19 +27,21 @@ def elected(config: ControllerConfig = CONFIG) -> Quorum:
     return quorum
 
 
-def results(response: object) -> tuple[SettingResult, ...]:
-    assert isinstance(response, SettingsResponse), response
+def results(response: object) -> tuple[settings.SettingResult, ...]:
+    assert isinstance(response, settings.SettingsResponse), response
     return response.results
 
 
-def move(quorum: Quorum, level: int, change: LevelChange = LevelChange.UPGRADE) -> ErrorCode:
-    update = FeatureUpdate(name="metadata.version", level=level, change=change)
-    return results(quorum.call(UpdateFeaturesRequest(updates=(update,))))[0].error
+def move(
+    quorum: Quorum, level: int, change: settings.LevelChange = settings.LevelChange.UPGRADE
+) -> ErrorCode:
+    update = settings.FeatureUpdate(name="metadata.version", level=level, change=change)
+    return results(quorum.call(settings.UpdateFeaturesRequest(updates=(update,))))[0].error
 
 
-def configure(resource: ConfigResource, name: str, value: str) -> AlterConfigsRequest:
-    op = ConfigOp(kind=OpKind.SET, name=name, value=value)
-    return AlterConfigsRequest(changes=(ConfigChange(resource=resource, ops=(op,)),))
+def configure(resource: ConfigResource, name: str, value: str) -> settings.AlterConfigsRequest:
+    op = settings.ConfigOp(kind=settings.OpKind.SET, name=name, value=value)
+    return settings.AlterConfigsRequest(changes=(settings.ConfigChange(resource=resource, ops=(op,)),))
 
 
 def supports(high: int) -> dict[str, object]:
@@ -67,8 +57,10 @@ def test_a_rolling_upgrade_of_nodes_at_two_levels() -> None:
         quorum.heartbeat(broker_id)
     assert quorum.image().brokers[2].directories == ()  # the old level cannot carry them
     assert move(quorum, 14) is ErrorCode.INVALID_UPDATE_VERSION
-    upsertion = ScramUpsertion(user="a", mechanism=1, iterations=4096, salt=b"s", salted_password=b"p")
-    scram = AlterScramRequest(upsertions=(upsertion,))
+    upsertion = settings.ScramUpsertion(
+        user="a", mechanism=1, iterations=4096, salt=b"s", salted_password=b"p"
+    )
+    scram = settings.AlterScramRequest(upsertions=(upsertion,))
     assert results(quorum.call(scram))[0].error is ErrorCode.UNSUPPORTED_VERSION
 
     quorum.beat_for(10_000, 2)  # broker 1 is stopped, upgraded and started
@@ -79,7 +71,7 @@ def test_a_rolling_upgrade_of_nodes_at_two_levels() -> None:
     assert results(quorum.call(scram))[0].error is ErrorCode.NONE
     refused = quorum.register(3, **supports(10))
     assert isinstance(refused, ApiError) and refused.code is ErrorCode.UNSUPPORTED_VERSION
-    assert move(quorum, 12, LevelChange.SAFE_DOWNGRADE) is ErrorCode.INVALID_UPDATE_VERSION
+    assert move(quorum, 12, settings.LevelChange.SAFE_DOWNGRADE) is ErrorCode.INVALID_UPDATE_VERSION
     # Broker 2, the same process, says what the new level can carry; nothing else changes for it.
     for machine in quorum.followers:
         said = own_registration(quorum.image(), machine.node.config, machine.node.incarnation_id)

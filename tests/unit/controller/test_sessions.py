@@ -178,6 +178,16 @@ def test_a_clock_that_is_set_forward_makes_no_broker_silent_or_late() -> None:
     assert quiet(sessions, 50_099 + TIMEOUT) == [] and quiet(sessions, 50_100 + TIMEOUT) == [1]
 
 
+def test_of_a_broker_that_has_sent_nothing_yet_no_setting_is_known() -> None:
+    """0 would say that it runs an earlier release."""
+    sessions = Sessions(TIMEOUT, LAG)
+    sessions.put(1, replace(sessions.fresh(5, 100), min_insync_replicas=2))
+    sessions.put(2, sessions.unheard(6, 100))
+    assert sessions.min_insync_replicas() == {1: 2}
+    touched(sessions, 2, 6, 101)
+    assert sessions.min_insync_replicas() == {1: 2, 2: 0}
+
+
 def test_a_closed_lease_is_over_at_once_and_remembers_what_the_broker_must_apply() -> None:
     sessions = Sessions(TIMEOUT, LAG)
     session = opened(sessions, 1, 5, 0)

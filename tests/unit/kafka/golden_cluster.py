@@ -27,12 +27,7 @@ from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.settings.access import TokenSecret
 from metaquorum.listeners.forwarded.call import Call
-from metaquorum.listeners.forwarded.describe import (
-    describe_acls,
-    describe_client_quotas,
-    describe_user_scram_credentials,
-    list_config_resources,
-)
+from metaquorum.listeners.forwarded.describe import DESCRIBED
 from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -49,6 +44,7 @@ from metaquorum.metadata.requests.common import (
 )
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from metaquorum.wire import codec
+from metaquorum.wire.table import APIS
 
 SECRET = "wire-capture-secret"
 CONTROLLERS = (3000, 3001, 3002)
@@ -161,15 +157,8 @@ class GoldenNode:
                 return answer_describe_topic_partitions(body, view)
             case 32:
                 return describe_configs(body, version, image, self._own)
-            case 29:
-                return describe_acls(body, image)
-            case 48:
-                return describe_client_quotas(body, image)
-            case 50:
-                return describe_user_scram_credentials(body, image)
-            case 74:
-                return list_config_resources(body, version, image)
-        return None
+        described = DESCRIBED.get(APIS[request.header.api_key].name)
+        return None if described is None else described.answer(body, version, image)
 
     async def _ask(self, request: Any) -> Any:
         read = read_of(self.image, request)

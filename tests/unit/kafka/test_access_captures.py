@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from metaquorum.listeners.access.guard import Rights, guarded
+from metaquorum.listeners.rights import CHECKS
 from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.wire import codec
@@ -68,6 +69,7 @@ class GuardedNode:
         self._rights = Rights(
             authorizer=Authorizer(super_users=[ROOT, "User:admin"], allow_everyone=True),
             image=lambda: self._node.image,
+            checks=CHECKS,
             creates_topics=True,
         )
 

@@ -43,7 +43,7 @@ def asked(*names: str) -> Any:
 def described(body: Any, known: MetadataImage) -> list[tuple[str, int, list[tuple[int, int]]]]:
     return [
         (each.user, each.error_code, [(one.mechanism, one.iterations) for one in each.credential_infos])
-        for each in describe_user_scram_credentials(body, known).results
+        for each in describe_user_scram_credentials(body, 0, known).results
     ]
 
 

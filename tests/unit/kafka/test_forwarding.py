@@ -15,6 +15,7 @@ from metaquorum.clients.search import ClientError
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.answers import AnswerFrame
 from metaquorum.listeners.forwarded.table import FORWARDED, FORWARDED_BY_KEY
+from metaquorum.listeners.rights import CHECKS
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -122,7 +123,8 @@ async def test_a_controller_is_asked_for_as_long_as_the_client_waits(body: Any, 
 class Controller:
     """In the place of the client that finds the active controller, which accepts every topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
         self.frames: list[bytes] = []
         self.sent: list[bytes] = []
 
@@ -134,7 +136,7 @@ class Controller:
         header = asked.header
         chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
         self.sent.append(b"".join(chunks))
-        return ForwardedAnswer(frame=self.sent[-1], offset=0)
+        return ForwardedAnswer(frame=self.sent[-1], offset=self.offset)
 
 
 def creation(*names: str) -> bytes:
@@ -158,7 +160,7 @@ class Only(Authorizer):
 def allowed(frame: bytes, controller: Controller, authorizer: Authorizer | None) -> Any:
     image = MetadataImage()
     forwarder = Forwarder(controller, node_id=0, published=Published(image))  # type: ignore[arg-type]
-    rights = Rights(authorizer=authorizer, image=lambda: image)
+    rights = Rights(authorizer=authorizer, image=lambda: image, checks=CHECKS)
     handle = guarded({"CreateTopics": forwarder.offered()["CreateTopics"]}, rights)["CreateTopics"].handle
 
     async def answered() -> Any:
@@ -203,6 +205,30 @@ async def test_an_answer_waits_for_the_brokers_own_image() -> None:
     assert not waiting.done()
     published.publish(at(4))
     assert await waiting
+
+
+@pytest.mark.parametrize(("asked_ms", "waits_s"), [(30_000, 5.0), (0, 5.0), (700, 0.7)])
+async def test_a_busy_broker_has_some_seconds_to_apply_the_change_and_no_longer_than_the_client_waits(
+    asked_ms: int, waits_s: float
+) -> None:
+    """A client that created a topic asks this broker for it next."""
+
+    class Slow(Published):
+        def __init__(self) -> None:
+            super().__init__(MetadataImage())
+            self.waits: list[tuple[int, float]] = []
+
+        async def reach(self, offset: int, timeout_s: float) -> bool:
+            self.waits.append((offset, timeout_s))
+            return False
+
+    published = Slow()
+    forwarder = Forwarder(Controller(offset=3), node_id=0, published=published)  # type: ignore[arg-type]
+    topics = (CreateTopicsRequest.CreatableTopic(name="a", num_partitions=1),)
+    body = CreateTopicsRequest(topics=topics, timeout_ms=asked_ms)
+    header = RequestHeader(API_BY_NAME["CreateTopics"].key, 7, 1)
+    assert isinstance(await forwarder.handle(codec.Request(header, body, 0), CLIENT), AnswerFrame)
+    assert published.waits == [(3, waits_s)]
 
 
 async def test_the_first_image_is_waited_for() -> None:

@@ -18,7 +18,7 @@ from metaquorum.controller.server.raft_requests import (
     RoundsRepeated,
 )
 from metaquorum.listeners.access.guard import Rights, guarded
-from metaquorum.listeners.access.table import CHECKS_OF_CONTROLLERS
+from metaquorum.listeners.rights import CHECKS_OF_CONTROLLERS
 from metaquorum.listeners.services import Client, EndConnection, Later, Offered
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.image import MetadataImage

@@ -15,7 +15,7 @@ from msgspec import structs
 from metaquorum.broker.channel import ChannelRequest
 from metaquorum.clients.kafka.node_messages import FORMS, MARK, answer_of, offset_of, offset_tags
 from metaquorum.listeners.forwarded.call import Call
-from metaquorum.listeners.forwarded.table import ASKED_BY_NODES
+from metaquorum.listeners.forwarded.table import ANSWERED
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
@@ -69,7 +69,7 @@ async def handled(body: Any, version: int, answer: Any) -> tuple[Any, Any]:
 
     name = type(body).__name__.removesuffix("Request")
     call = Call(version=version, ask=ask, node_id=-1, wall_ms=0, image=MetadataImage())
-    response = await ASKED_BY_NODES[name].handle(body, call)
+    response = await ANSWERED[name].handle(body, call)
     return seen[0], response
 
 

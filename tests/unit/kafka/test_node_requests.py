@@ -14,9 +14,10 @@ from metaquorum.clients.kafka.node_messages import MARK
 from metaquorum.controller.server.envelopes import Envelopes
 from metaquorum.controller.server.forwarding_service import KafkaCalls
 from metaquorum.listeners.access.guard import Rights
-from metaquorum.listeners.access.table import CHECKS_OF_CONTROLLERS
+from metaquorum.listeners.forwarded.api import AskedBy
 from metaquorum.listeners.forwarded.call import Call
-from metaquorum.listeners.forwarded.table import ASKED_BY_NODES, FORWARDED
+from metaquorum.listeners.forwarded.table import ANSWERED, FORWARDED
+from metaquorum.listeners.rights import CHECKS_OF_CONTROLLERS
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -30,6 +31,10 @@ from metaquorum.wire.principal import ForwardedPrincipal, decode_principal
 from metaquorum.wire.table import API_BY_NAME
 from tests.unit.server.foreign_broker import encode_principal
 
+ASKED_BY_NODES = {
+    *("BrokerRegistration", "BrokerHeartbeat", "AlterPartition", "AllocateProducerIds"),
+    *("AssignReplicasToDirs", "ControllerRegistration"),
+}
 TOPIC_ID, DIRECTORY = b"t" * 16, b"d" * 16
 OTHER_ID = b"o" * 16
 
@@ -43,7 +48,7 @@ def image_with_topic() -> MetadataImage:
 async def asked(body: Any, version: int, answer: Any) -> tuple[Any, Any]:
     """The core's request, and the response, both through their bytes."""
     name = type(body).__name__.removesuffix("Request")
-    key, api = API_BY_NAME[name].key, ASKED_BY_NODES[name]
+    key, api = API_BY_NAME[name].key, ANSWERED[name]
     assert api.min_version <= version <= api.max_version
     seen = []
 
@@ -392,4 +397,5 @@ async def test_addresses_of_both_kinds_are_taken() -> None:
 
 
 def test_what_nodes_ask_for_themselves_is_not_forwarded() -> None:
-    assert not ASKED_BY_NODES.keys() & FORWARDED.keys()
+    assert {name for name, each in ANSWERED.items() if each.by is AskedBy.NODES} == ASKED_BY_NODES
+    assert not ASKED_BY_NODES & FORWARDED.keys()

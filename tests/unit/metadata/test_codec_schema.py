@@ -19,26 +19,10 @@ from metaquorum.metadata.features import (
     record_version_for,
     write_version,
 )
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import ControlRecord
 from metaquorum.metadata.records.fields import Int8, String, UInt16, UnknownTags, Uuid, Wire, structure
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, RecordSchema
-from metaquorum.metadata.records.types import (
-    BeginTransactionRecord,
-    BrokerRecord,
-    BrokerRegistrationChangeRecord,
-    ClearElrRecord,
-    ControllerRecord,
-    DelegationTokenRecord,
-    FeatureLevelRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    Record,
-    TopicRecord,
-    UnregisterControllerRecord,
-    UserScramCredentialRecord,
-    ZkMigrationStateRecord,
-)
 from metaquorum.wire.schema import StructSchema
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "records.md").read_text("utf-8")
@@ -106,7 +90,7 @@ def test_a_field_without_a_wire_type_is_refused() -> None:
 
 
 def test_every_record_class_has_a_schema() -> None:
-    assert [schema.body.cls for schema in RECORD_SCHEMAS] == list(get_args(Record))
+    assert [schema.body.cls for schema in RECORD_SCHEMAS] == list(get_args(r.Record))
     assert [schema.body.cls for schema in CONTROL_SCHEMAS] == list(get_args(ControlRecord))
     keys = [schema.key for schema in RECORD_SCHEMAS]
     assert keys == [*range(6), *range(7, 13), 14, 15, *range(17, 30)], "a new record type: add its key here"
@@ -122,7 +106,7 @@ def test_the_page_has_a_row_for_every_record(schema: RecordSchema) -> None:
         written = record_version_for(schema.body.cls, DEFAULT_METADATA_VERSION)
         # The one type whose version depends on what is set.
         at_default = (
-            _versions_text(written) if schema.body.cls is BrokerRegistrationChangeRecord else str(written)
+            _versions_text(written) if schema.body.cls is r.BrokerRegistrationChangeRecord else str(written)
         )
     except UnsupportedVersionError:
         at_default = "none"
@@ -200,23 +184,23 @@ def test_text_that_is_no_level(text: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "steps"),
     [
-        (BrokerRecord, {1: 0, 6: 0, 7: 1, 8: 2, 16: 2, 17: 3, 29: 3}),
-        (PartitionRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 29: 2}),
-        (PartitionChangeRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 29: 2}),
-        (BrokerRegistrationChangeRecord, {5: None, 6: 0, 7: 1, 16: 1, 17: 2}),
-        (FeatureLevelRecord, {3: None, 4: 0}),
-        (NoOpRecord, {4: None, 5: 0}),
-        (ZkMigrationStateRecord, {7: None, 8: 0}),
-        (UserScramCredentialRecord, {10: None, 11: 0}),
-        (BeginTransactionRecord, {12: None, 13: 0}),
-        (DelegationTokenRecord, {13: None, 14: 0}),
-        (ControllerRecord, {14: None, 15: 0}),
-        (ClearElrRecord, {22: None, 23: 0, 29: 0}),
-        (UnregisterControllerRecord, {15: None, 29: None, 33: None}),
-        (TopicRecord, {1: 0, 29: 0, 0: None, 30: None, 99: None}),
+        (r.BrokerRecord, {1: 0, 6: 0, 7: 1, 8: 2, 16: 2, 17: 3, 29: 3}),
+        (r.PartitionRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 29: 2}),
+        (r.PartitionChangeRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 29: 2}),
+        (r.BrokerRegistrationChangeRecord, {5: None, 6: 0, 7: 1, 16: 1, 17: 2}),
+        (r.FeatureLevelRecord, {3: None, 4: 0}),
+        (r.NoOpRecord, {4: None, 5: 0}),
+        (r.ZkMigrationStateRecord, {7: None, 8: 0}),
+        (r.UserScramCredentialRecord, {10: None, 11: 0}),
+        (r.BeginTransactionRecord, {12: None, 13: 0}),
+        (r.DelegationTokenRecord, {13: None, 14: 0}),
+        (r.ControllerRecord, {14: None, 15: 0}),
+        (r.ClearElrRecord, {22: None, 23: 0, 29: 0}),
+        (r.UnregisterControllerRecord, {15: None, 29: None, 33: None}),
+        (r.TopicRecord, {1: 0, 29: 0, 0: None, 30: None, 99: None}),
     ],
 )
-def test_record_versions_by_level(kind: type[Record], steps: dict[int, int | None]) -> None:
+def test_record_versions_by_level(kind: type[r.Record], steps: dict[int, int | None]) -> None:
     for level, version in steps.items():
         if version is None:
             with pytest.raises(UnsupportedVersionError, match=r"metadata\.version"):
@@ -242,10 +226,10 @@ def test_a_downgrade_below_the_first_level_of_a_record_or_version_loses_metadata
 
 
 def test_registration_changes_take_the_lowest_version_that_carries_them() -> None:
-    fence = BrokerRegistrationChangeRecord(1, 5, fenced=1)
-    shutdown = BrokerRegistrationChangeRecord(1, 5, in_controlled_shutdown=1)
-    directories = BrokerRegistrationChangeRecord(1, 5, fenced=1, in_controlled_shutdown=1, log_dirs=(U,))
-    versions = [write_version(record, 19) for record in (fence, shutdown, directories, NoOpRecord())]
+    fence = r.BrokerRegistrationChangeRecord(1, 5, fenced=1)
+    shutdown = r.BrokerRegistrationChangeRecord(1, 5, in_controlled_shutdown=1)
+    directories = r.BrokerRegistrationChangeRecord(1, 5, fenced=1, in_controlled_shutdown=1, log_dirs=(U,))
+    versions = [write_version(record, 19) for record in (fence, shutdown, directories, r.NoOpRecord())]
     assert versions == [0, 1, 2, 0]
     # Too old a level: the highest there is, which then refuses the field when it is written.
     assert [write_version(record, 6) for record in (fence, shutdown, directories)] == [0, 0, 0]

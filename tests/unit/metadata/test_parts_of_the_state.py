@@ -24,6 +24,7 @@ from metaquorum.metadata.inspect.entities.views import (
     touched,
 )
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import decode_control
 from metaquorum.metadata.records.control import (
     KRaftVersionRecord,
@@ -32,28 +33,6 @@ from metaquorum.metadata.records.control import (
     Voter,
     VoterEndpoint,
     VotersRecord,
-)
-from metaquorum.metadata.records.types import (
-    AccessControlEntryRecord,
-    BrokerRecord,
-    ClientQuotaRecord,
-    ConfigRecord,
-    ControllerRecord,
-    DelegationTokenRecord,
-    FeatureLevelRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    QuotaEntity,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    TopicRecord,
-    UnregisterBrokerRecord,
-    UnregisterControllerRecord,
-    UserScramCredentialRecord,
-    ZkMigrationStateRecord,
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
@@ -70,39 +49,43 @@ def uuid(number: int) -> bytes:
 def topic(number: int, value: int) -> list[Any]:
     """Value 0 removes the topic, another one gives the name another id, with another number of partitions."""
     ids = [uuid(1 + number * 10 + each) for each in range(3)]
-    made = [PartitionRecord(at, ids[value], (1, 2), (1,), leader=1, leader_epoch=0) for at in range(value)]
-    return [*(RemoveTopicRecord(each) for each in ids), TopicRecord(f"t{number}", ids[value]), *made][
+    made = [r.PartitionRecord(at, ids[value], (1, 2), (1,), leader=1, leader_epoch=0) for at in range(value)]
+    return [*(r.RemoveTopicRecord(each) for each in ids), r.TopicRecord(f"t{number}", ids[value]), *made][
         : 3 if value == 0 else None
     ]
 
 
 WRITTEN_BY: dict[str, Callable[[int, int], list[Any]]] = {
-    "features": lambda n, v: [FeatureLevelRecord(f"f{n}", v)],
-    "zk_migration_state_changed": lambda _, v: [ZkMigrationStateRecord(v)],
-    "brokers": lambda n, v: [BrokerRecord(n, uuid(v), v) if v else UnregisterBrokerRecord(n, 1)],
+    "features": lambda n, v: [r.FeatureLevelRecord(f"f{n}", v)],
+    "zk_migration_state_changed": lambda _, v: [r.ZkMigrationStateRecord(v)],
+    "brokers": lambda n, v: [r.BrokerRecord(n, uuid(v), v) if v else r.UnregisterBrokerRecord(n, 1)],
     "controllers": lambda n, v: [
-        ControllerRecord(n, uuid(v), False, (), ()) if v else UnregisterControllerRecord(n)
+        r.ControllerRecord(n, uuid(v), False, (), ()) if v else r.UnregisterControllerRecord(n)
     ],
     "topics_added": topic,
     "topics_removed": topic,
-    "partitions": lambda n, v: [PartitionChangeRecord(0, uuid(1 + n * 10 + at), leader=v) for at in range(3)],
-    "configs": lambda n, v: [ConfigRecord(2, f"c{n}", f"k{v % 2}", str(v) if v else None)],
-    "quotas": lambda n, v: [
-        ClientQuotaRecord((QuotaEntity("user", (None, "", "u", "w")[n]),), "rate", float(v), v == 0)
+    "partitions": lambda n, v: [
+        r.PartitionChangeRecord(0, uuid(1 + n * 10 + at), leader=v) for at in range(3)
     ],
-    "producer_ids_changed": lambda n, v: [ProducerIdsRecord(-1, -1, n * 3 + v)],
+    "configs": lambda n, v: [r.ConfigRecord(2, f"c{n}", f"k{v % 2}", str(v) if v else None)],
+    "quotas": lambda n, v: [
+        r.ClientQuotaRecord((r.QuotaEntity("user", (None, "", "u", "w")[n]),), "rate", float(v), v == 0)
+    ],
+    "producer_ids_changed": lambda n, v: [r.ProducerIdsRecord(-1, -1, n * 3 + v)],
     "acls": lambda n, v: [
-        AccessControlEntryRecord(uuid(n), v, "name", 3, "User:a", "*", 1, 2)
+        r.AccessControlEntryRecord(uuid(n), v, "name", 3, "User:a", "*", 1, 2)
         if v
-        else RemoveAccessControlEntryRecord(uuid(n))
+        else r.RemoveAccessControlEntryRecord(uuid(n))
     ],
     "scram": lambda n, v: [
-        UserScramCredentialRecord(f"u{n}", 1, b"s", b"k", b"k", 4096 + v)
+        r.UserScramCredentialRecord(f"u{n}", 1, b"s", b"k", b"k", 4096 + v)
         if v
-        else RemoveUserScramCredentialRecord(f"u{n}", 1)
+        else r.RemoveUserScramCredentialRecord(f"u{n}", 1)
     ],
     "delegation_tokens": lambda n, v: [
-        DelegationTokenRecord("o", "r", (), 0, 1, v, f"t{n}") if v else RemoveDelegationTokenRecord(f"t{n}")
+        r.DelegationTokenRecord("o", "r", (), 0, 1, v, f"t{n}")
+        if v
+        else r.RemoveDelegationTokenRecord(f"t{n}")
     ],
 }
 """Records that change one part, by its name in the delta: entity 0 to 3, value 0 to 2, mostly 0 removes."""
@@ -251,7 +234,7 @@ def test_a_snapshot_says_the_whole_quorum(voters: int) -> None:
         Voter(at // 2, uuid(at), tuple(endpoint(each) for each in range(at % 3))) for at in range(voters)
     )
     quorum = (KRaftVersionRecord(kraft_version=1), VotersRecord(voters=members))
-    image = image_of(FeatureLevelRecord("metadata.version", 19), ConfigRecord(2, "t", "k", "v"))
+    image = image_of(r.FeatureLevelRecord("metadata.version", 19), r.ConfigRecord(2, "t", "k", "v"))
     position = LogPosition(9, 50)
     for said in ((), quorum[:1], quorum):
         content = list(snapshot_batches(image, position=position, timestamp_ms=77, quorum=said))
@@ -266,7 +249,7 @@ def test_a_snapshot_says_the_whole_quorum(voters: int) -> None:
 
 @pytest.mark.parametrize("time", [-1, 0, 1, 2**41])
 def test_a_snapshot_has_the_time_of_its_image_unless_another_is_given(time: int) -> None:
-    image = image_of(ConfigRecord(2, "t", "k", "v"))
+    image = image_of(r.ConfigRecord(2, "t", "k", "v"))
     image = image.with_provenance(msgspec.structs.replace(image.provenance, timestamp_ms=time))
     for given, expected in ((None, max(time, 0)), (time, max(time, 0)), (5, 5)):
         content = list(snapshot_batches(image, position=LogPosition(1, 9), timestamp_ms=given))
@@ -278,8 +261,8 @@ def test_a_snapshot_has_the_time_of_its_image_unless_another_is_given(time: int)
         assert load_snapshot(content, position=LogPosition(1, 9)).provenance.timestamp_ms == expected
 
 
-def configs(sizes: list[int]) -> list[ConfigRecord]:
-    return [ConfigRecord(2, f"t{at:05}", "k", "v" * size) for at, size in enumerate(sizes)]
+def configs(sizes: list[int]) -> list[r.ConfigRecord]:
+    return [r.ConfigRecord(2, f"t{at:05}", "k", "v" * size) for at, size in enumerate(sizes)]
 
 
 @pytest.mark.parametrize(("most_records", "most_bytes"), [(1, 10_000), (4, 10_000), (100, 120), (5, 110)])
@@ -292,7 +275,7 @@ def test_a_batch_of_plain_records_holds_as_many_as_it_may(
     rng = random.Random(most_bytes)
     edges = [most_bytes - 40 + by for by in range(40)] if most_bytes < 1000 else []
     sizes = rng.choices([1, 2, 7, 30], k=60) + edges + [1, 1, 1]
-    image = image_of(FeatureLevelRecord("metadata.version", LEVEL_ELR_RECORDS), *configs(sizes))
+    image = image_of(r.FeatureLevelRecord("metadata.version", LEVEL_ELR_RECORDS), *configs(sizes))
     content = list(snapshot_batches(image, position=LogPosition(1, 9)))
     assert images_equal(load_snapshot(content, position=LogPosition(1, 9)), image, provenance=False)
     plain = [one for one in batches_in(content) if not one.header.is_control][1:]  # without the level

@@ -7,26 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
-from metaquorum.metadata.records.types import (
-    BrokerRecord,
-    BrokerRegistrationChangeRecord,
-    ClearElrRecord,
-    FeatureLevelRecord,
-    FenceBrokerRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    UnfenceBrokerRecord,
-    UnregisterBrokerRecord,
-    UnregisterControllerRecord,
-    ZkMigrationStateRecord,
-)
 from metaquorum.metadata.replay import ReplayState
 from tests.images import describe_difference
 from tests.unit.metadata.test_replay_edges import (
@@ -45,7 +27,7 @@ HIGHEST = 2**31 - 1
 @pytest.mark.parametrize(("epoch", "next_epoch"), [(HIGHEST - 1, HIGHEST), (HIGHEST, -HIGHEST - 1), (-1, 0)])
 def test_epochs_of_partitions_count_as_numbers_of_32_bits_do(epoch: int, next_epoch: int) -> None:
     values = [
-        encode(PartitionRecord(at, TOPIC, (1,), (1,), (), (), 1, 0, epoch, epoch), 0) for at in range(MANY)
+        encode(r.PartitionRecord(at, TOPIC, (1,), (1,), (), (), 1, 0, epoch, epoch), 0) for at in range(MANY)
     ]
     base, _ = run_both([TOPIC_VALUE, *values])
     led, _ = run_both(changes(leader=1), base)
@@ -63,38 +45,38 @@ def test_lists_of_replicas_have_kafkas_limit(count: int) -> None:
     fits = count == 32767
     _, errors = run_both([TOPIC_VALUE, encode(partition(0, isr=many), 1)])
     assert (errors == []) == fits
-    wide = encode(PartitionRecord(0, TOPIC, many, (1,), leader=1), 0)
+    wide = encode(r.PartitionRecord(0, TOPIC, many, (1,), leader=1), 0)
     _, errors = run_both([TOPIC_VALUE, wide])
     assert (errors == []) == fits
     base, _ = run_both([TOPIC_VALUE, *partitions(1)])
-    _, errors = run_both([encode(PartitionChangeRecord(0, TOPIC, isr=many), 1)], base)
+    _, errors = run_both([encode(r.PartitionChangeRecord(0, TOPIC, isr=many), 1)], base)
     assert (errors == []) == fits
 
 
 REFUSED = [
-    (FeatureLevelRecord("metadata.version", 0), "cannot have level 0"),
-    (FeatureLevelRecord("metadata.version", -1), "cannot have level -1"),
-    (FeatureLevelRecord("x", -1), "x cannot have level -1"),
-    (ZkMigrationStateRecord(-1), "state -1"),
-    (ZkMigrationStateRecord(5), "state 5"),
-    (ProducerIdsRecord(1, 1, -1), "is not above -1"),
-    (PartitionRecord(-1, TOPIC, (1,), (1,), leader=1), "index -1 is negative"),
-    (PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=2), "state 2 is not 0 or 1"),
-    (PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=-1), "state -1 is not 0 or 1"),
-    (RemoveTopicRecord(b"?" * 16), "no topic has the id"),
-    (ClearElrRecord("no such topic"), "no topic is named no such topic"),
-    (UnregisterControllerRecord(3000), "controller 3000 is not registered"),
-    (RemoveAccessControlEntryRecord(b"?" * 16), "no access control entry"),
-    (RemoveUserScramCredentialRecord("alice", 1), "has no credential of mechanism 1"),
+    (r.FeatureLevelRecord("metadata.version", 0), "cannot have level 0"),
+    (r.FeatureLevelRecord("metadata.version", -1), "cannot have level -1"),
+    (r.FeatureLevelRecord("x", -1), "x cannot have level -1"),
+    (r.ZkMigrationStateRecord(-1), "state -1"),
+    (r.ZkMigrationStateRecord(5), "state 5"),
+    (r.ProducerIdsRecord(1, 1, -1), "is not above -1"),
+    (r.PartitionRecord(-1, TOPIC, (1,), (1,), leader=1), "index -1 is negative"),
+    (r.PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=2), "state 2 is not 0 or 1"),
+    (r.PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=-1), "state -1 is not 0 or 1"),
+    (r.RemoveTopicRecord(b"?" * 16), "no topic has the id"),
+    (r.ClearElrRecord("no such topic"), "no topic is named no such topic"),
+    (r.UnregisterControllerRecord(3000), "controller 3000 is not registered"),
+    (r.RemoveAccessControlEntryRecord(b"?" * 16), "no access control entry"),
+    (r.RemoveUserScramCredentialRecord("alice", 1), "has no credential of mechanism 1"),
 ]
 ACCEPTED = [
-    FeatureLevelRecord("metadata.version", 1),
-    FeatureLevelRecord("x", 0),
-    *(ZkMigrationStateRecord(state) for state in range(5)),
-    ProducerIdsRecord(1, 1, 0),
-    PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=1),
-    RemoveDelegationTokenRecord("?"),
-    ClearElrRecord(""),
+    r.FeatureLevelRecord("metadata.version", 1),
+    r.FeatureLevelRecord("x", 0),
+    *(r.ZkMigrationStateRecord(state) for state in range(5)),
+    r.ProducerIdsRecord(1, 1, 0),
+    r.PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=1),
+    r.RemoveDelegationTokenRecord("?"),
+    r.ClearElrRecord(""),
 ]
 
 
@@ -115,25 +97,25 @@ def test_what_stands_at_the_edge_is_accepted(record: Any) -> None:
 
 
 def test_blocks_of_producer_ids_only_rise() -> None:
-    base, _ = run_both([encode(ProducerIdsRecord(1, 1, 1000), 0)])
+    base, _ = run_both([encode(r.ProducerIdsRecord(1, 1, 1000), 0)])
     for following, fits in ((999, False), (1000, False), (1001, True)):
-        after, errors = run_both([encode(ProducerIdsRecord(2, 1, following), 0)], base)
+        after, errors = run_both([encode(r.ProducerIdsRecord(2, 1, following), 0)], base)
         assert (errors == []) == fits
         assert after.image.producer_ids.next_producer_id == (following if fits else 1000)
 
 
 def broker(epoch: int, **fields: Any) -> bytes:
-    return encode(BrokerRecord(3, b"i" * 16, epoch, **fields), 1)
+    return encode(r.BrokerRecord(3, b"i" * 16, epoch, **fields), 1)
 
 
 @pytest.mark.parametrize("epoch", [4, 6])
 @pytest.mark.parametrize(
     "record_of",
     [
-        lambda epoch: FenceBrokerRecord(3, epoch),
-        lambda epoch: UnfenceBrokerRecord(3, epoch),
-        lambda epoch: UnregisterBrokerRecord(3, epoch),
-        lambda epoch: BrokerRegistrationChangeRecord(3, epoch, fenced=-1),
+        lambda epoch: r.FenceBrokerRecord(3, epoch),
+        lambda epoch: r.UnfenceBrokerRecord(3, epoch),
+        lambda epoch: r.UnregisterBrokerRecord(3, epoch),
+        lambda epoch: r.BrokerRegistrationChangeRecord(3, epoch, fenced=-1),
     ],
 )
 def test_a_record_about_a_broker_is_about_the_registration_that_it_names(record_of: Any, epoch: int) -> None:
@@ -150,24 +132,24 @@ def test_a_record_about_a_broker_is_about_the_registration_that_it_names(record_
 def test_what_a_change_of_a_registration_may_say(fenced: int, fits: bool) -> None:
     for before in (True, False):
         base, _ = run_both([broker(5, fenced=before)])
-        change = encode(BrokerRegistrationChangeRecord(3, 5, fenced=fenced), 1)
+        change = encode(r.BrokerRegistrationChangeRecord(3, 5, fenced=fenced), 1)
         after, errors = run_both([change], base)
         assert (errors == []) == fits
         assert after.image.brokers[3].fenced == (fenced == 1 if fits else before)
-        shutdown = encode(BrokerRegistrationChangeRecord(3, 5, in_controlled_shutdown=fenced), 1)
+        shutdown = encode(r.BrokerRegistrationChangeRecord(3, 5, in_controlled_shutdown=fenced), 1)
         after, errors = run_both([shutdown], base)
         assert (errors == []) == (fenced == 1)
         assert after.image.brokers[3].in_controlled_shutdown == (fenced == 1)
 
 
 def test_where_a_registration_stands_is_known_and_goes_with_it() -> None:
-    base, _ = run_both([encode(NoOpRecord(), 0), broker(5)])
+    base, _ = run_both([encode(r.NoOpRecord(), 0), broker(5)])
     assert base.image.brokers.registration_offset(3) == 1
-    fenced, _ = run_both([encode(FenceBrokerRecord(3, 5), 0)], base)
+    fenced, _ = run_both([encode(r.FenceBrokerRecord(3, 5), 0)], base)
     assert fenced.image.brokers.registration_offset(3) == 1
     again, _ = run_both([broker(9)], fenced)
     assert again.image.brokers.registration_offset(3) == 3
-    gone, _ = run_both([encode(UnregisterBrokerRecord(3, 9), 0)], again)
+    gone, _ = run_both([encode(r.UnregisterBrokerRecord(3, 9), 0)], again)
     assert gone.image.brokers.registration_offset(3) is None
     assert 3 not in gone.image.brokers
 
@@ -184,7 +166,7 @@ def test_fields_that_a_newer_writer_added_change_nothing_else(kind: str, size: i
     else:
         base, _ = run_both([TOPIC_VALUE, *partitions(MANY)])
         tagged = [
-            encode(PartitionChangeRecord(at, TOPIC, isr=(2,), unknown_tags=tags if at % 3 else ()), 1)
+            encode(r.PartitionChangeRecord(at, TOPIC, isr=(2,), unknown_tags=tags if at % 3 else ()), 1)
             for at in range(MANY)
         ]
         state, errors = run_both(tagged, base)

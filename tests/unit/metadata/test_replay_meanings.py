@@ -22,51 +22,16 @@ from metaquorum.metadata.image import (
     images_equal,
 )
 from metaquorum.metadata.meanings import MEANINGS
-from metaquorum.metadata.records.types import (
-    AbortTransactionRecord,
-    AccessControlEntryRecord,
-    BeginTransactionRecord,
-    BrokerEndpoint,
-    BrokerFeature,
-    BrokerRecord,
-    BrokerRegistrationChangeRecord,
-    ClearElrRecord,
-    ClientQuotaRecord,
-    ConfigRecord,
-    ControllerEndpoint,
-    ControllerFeature,
-    ControllerRecord,
-    DelegationTokenRecord,
-    EndTransactionRecord,
-    FeatureLevelRecord,
-    FenceBrokerRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    QuotaEntity,
-    Record,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    TopicRecord,
-    UnfenceBrokerRecord,
-    UnknownRecord,
-    UnregisterBrokerRecord,
-    UnregisterControllerRecord,
-    UserScramCredentialRecord,
-    ZkMigrationStateRecord,
-)
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.snapshot import partition_record
 
 T1, T2 = b"\x01" * 16, b"\x02" * 16
 D1, D2, D3 = b"\xd1" * 16, b"\xd2" * 16, b"\xd3" * 16
-BROKER = BrokerRecord(1, b"i" * 16, 10, log_dirs=(D2, D1))
+BROKER = r.BrokerRecord(1, b"i" * 16, 10, log_dirs=(D2, D1))
 ORDERS = [
-    TopicRecord("orders", T1),
-    PartitionRecord(0, T1, (1, 2, 3), (1, 2), (), (), 1, 0, 4, 9, (D1, D2, D3)),
+    r.TopicRecord("orders", T1),
+    r.PartitionRecord(0, T1, (1, 2, 3), (1, 2), (), (), 1, 0, 4, 9, (D1, D2, D3)),
 ]
 
 
@@ -79,7 +44,7 @@ def image(*records: Any) -> MetadataImage:
     return run(*records).image
 
 
-def orders(*changes: PartitionChangeRecord) -> PartitionInfo:
+def orders(*changes: r.PartitionChangeRecord) -> PartitionInfo:
     found = image(*ORDERS, *changes).topics.partition(T1, 0)
     assert found is not None
     return found
@@ -89,7 +54,7 @@ def broker(*records: Any) -> BrokerRegistration:
     return image(*records).brokers[1]
 
 
-WHOLE = PartitionRecord(
+WHOLE = r.PartitionRecord(
     partition_id=0,
     topic_id=T1,
     replicas=(1, 2, 3),
@@ -120,8 +85,10 @@ NAMED: dict[str, Any] = {
 @pytest.mark.parametrize("named", [(), *([name] for name in NAMED), NAMED.keys()], ids=",".join)
 def test_a_change_leaves_what_it_does_not_name(named: Iterable[str]) -> None:
     """The fields of a change are those of a partition, and no two of the partition's are alike."""
-    assert {"topic_id", "partition_id", "unknown_tags", *NAMED} == {*PartitionChangeRecord.__struct_fields__}
-    change = PartitionChangeRecord(0, T1, **{name: NAMED[name] for name in named})
+    assert {"topic_id", "partition_id", "unknown_tags", *NAMED} == {
+        *r.PartitionChangeRecord.__struct_fields__
+    }
+    change = r.PartitionChangeRecord(0, T1, **{name: NAMED[name] for name in named})
     before, after = image(ORDERS[0], WHOLE), image(ORDERS[0], WHOLE, change)
     found = partition_record(after.topics.partitions_of(T1)[0], 2)
     assert partition_record(before.topics.partitions_of(T1)[0], 2) == WHOLE
@@ -137,20 +104,20 @@ def test_a_change_leaves_what_it_does_not_name(named: Iterable[str]) -> None:
 
 
 def test_registration_is_kept_whole_and_replaced_whole() -> None:
-    first = BrokerRecord(
+    first = r.BrokerRecord(
         1,
         b"i" * 16,
         10,
-        (BrokerEndpoint("B", "h", 40000, 0), BrokerEndpoint("A", "h", 1, 1)),
+        (r.BrokerEndpoint("B", "h", 40000, 0), r.BrokerEndpoint("A", "h", 1, 1)),
         rack="r",
         log_dirs=(D2, D1),
     )
-    found = broker(NoOpRecord(), first)
+    found = broker(r.NoOpRecord(), first)
     assert (found.epoch, found.rack, found.fenced, found.in_controlled_shutdown) == (10, "r", True, False)
     assert [endpoint.name for endpoint in found.endpoints] == ["A", "B"]
     assert found.endpoints[1].port == 40000
     assert found.directories == (D1, D2)
-    again = image(NoOpRecord(), first, NoOpRecord(), BrokerRecord(1, b"j" * 16, 12))
+    again = image(r.NoOpRecord(), first, r.NoOpRecord(), r.BrokerRecord(1, b"j" * 16, 12))
     assert again.brokers[1] == BrokerRegistration(broker_id=1, epoch=12, incarnation_id=b"j" * 16)
     assert again.brokers.registration_offset(1) == 3
 
@@ -162,20 +129,20 @@ def test_what_a_registration_lists_is_in_one_order(order: tuple[int, ...]) -> No
     ranges = [("a", 2, 3), ("b", 0, 9), ("c", 1, 5)]
     given = [listeners[at] for at in order], [ranges[at] for at in order]
     found = image(
-        BrokerRecord(
+        r.BrokerRecord(
             1,
             b"i" * 16,
             10,
-            tuple(BrokerEndpoint(*each) for each in given[0]),
-            tuple(BrokerFeature(*each) for each in given[1]),
+            tuple(r.BrokerEndpoint(*each) for each in given[0]),
+            tuple(r.BrokerFeature(*each) for each in given[1]),
             log_dirs=tuple((D1, D2, D3)[at] for at in order),
         ),
-        ControllerRecord(
+        r.ControllerRecord(
             3000,
             b"i" * 16,
             False,
-            tuple(ControllerEndpoint(*each) for each in given[0]),
-            tuple(ControllerFeature(*each) for each in given[1]),
+            tuple(r.ControllerEndpoint(*each) for each in given[0]),
+            tuple(r.ControllerFeature(*each) for each in given[1]),
         ),
     )
     assert found.brokers[1].directories == (D1, D2, D3)
@@ -186,18 +153,18 @@ def test_what_a_registration_lists_is_in_one_order(order: tuple[int, ...]) -> No
 
 
 def test_a_repeated_registration_may_keep_its_epoch() -> None:
-    assert broker(BROKER, UnfenceBrokerRecord(1, 10), BROKER).fenced
+    assert broker(BROKER, r.UnfenceBrokerRecord(1, 10), BROKER).fenced
 
 
 @pytest.mark.parametrize(
     ("record", "fenced", "leaving"),
     [
-        (UnfenceBrokerRecord(1, 10), False, False),
-        (FenceBrokerRecord(1, 10), True, False),
-        (BrokerRegistrationChangeRecord(1, 10, fenced=-1), False, False),
-        (BrokerRegistrationChangeRecord(1, 10, fenced=1), True, False),
-        (BrokerRegistrationChangeRecord(1, 10, in_controlled_shutdown=1), True, True),
-        (BrokerRegistrationChangeRecord(1, 10), True, False),
+        (r.UnfenceBrokerRecord(1, 10), False, False),
+        (r.FenceBrokerRecord(1, 10), True, False),
+        (r.BrokerRegistrationChangeRecord(1, 10, fenced=-1), False, False),
+        (r.BrokerRegistrationChangeRecord(1, 10, fenced=1), True, False),
+        (r.BrokerRegistrationChangeRecord(1, 10, in_controlled_shutdown=1), True, True),
+        (r.BrokerRegistrationChangeRecord(1, 10), True, False),
     ],
 )
 def test_registration_changes(record: Any, fenced: bool, leaving: bool) -> None:
@@ -207,52 +174,55 @@ def test_registration_changes(record: Any, fenced: bool, leaving: bool) -> None:
 
 
 def test_directories_change_only_when_some_are_named() -> None:
-    assert broker(BROKER, BrokerRegistrationChangeRecord(1, 10, log_dirs=(D1,))).directories == (D1,)
-    assert broker(BROKER, BrokerRegistrationChangeRecord(1, 10, log_dirs=())).directories == (D1, D2)
+    assert broker(BROKER, r.BrokerRegistrationChangeRecord(1, 10, log_dirs=(D1,))).directories == (D1,)
+    assert broker(BROKER, r.BrokerRegistrationChangeRecord(1, 10, log_dirs=())).directories == (D1, D2)
 
 
 def test_unregistering() -> None:
-    found = image(BROKER, UnregisterBrokerRecord(1, 10))
+    found = image(BROKER, r.UnregisterBrokerRecord(1, 10))
     assert 1 not in found.brokers and found.brokers.registration_offset(1) is None
 
 
 def test_partition_record_without_directories_is_migrating() -> None:
     found = image(
-        ORDERS[0], PartitionRecord(3, T1, (1, 2), (1,), leader=1, leader_epoch=0, partition_epoch=0)
+        ORDERS[0], r.PartitionRecord(3, T1, (1, 2), (1,), leader=1, leader_epoch=0, partition_epoch=0)
     )
     partition = found.topics.partition(T1, 3)
     assert partition is not None and partition.directories == (MIGRATING, MIGRATING)
 
 
 def test_partition_record_for_a_known_partition_replaces_it() -> None:
-    found = image(*ORDERS, PartitionRecord(0, T1, (5,), (5,), leader=5, leader_epoch=1, partition_epoch=2))
+    found = image(*ORDERS, r.PartitionRecord(0, T1, (5,), (5,), leader=5, leader_epoch=1, partition_epoch=2))
     partition = found.topics.partition(T1, 0)
     assert partition is not None and (partition.replicas, partition.leader_epoch) == ((5,), 1)
     assert found.topics.partition_count == 1
 
 
 def test_any_change_raises_the_partition_epoch_only() -> None:
-    found = orders(PartitionChangeRecord(0, T1, isr=(1, 2, 3)))
+    found = orders(r.PartitionChangeRecord(0, T1, isr=(1, 2, 3)))
     assert (found.isr, found.leader, found.leader_epoch, found.partition_epoch) == ((1, 2, 3), 1, 4, 10)
 
 
 @pytest.mark.parametrize("leader", [2, 1, -1])
 def test_naming_a_leader_raises_the_leader_epoch_even_for_the_same_leader(leader: int) -> None:
-    found = orders(PartitionChangeRecord(0, T1, leader=leader))
+    found = orders(r.PartitionChangeRecord(0, T1, leader=leader))
     assert (found.leader, found.leader_epoch, found.partition_epoch) == (leader, 5, 10)
 
 
 def test_new_replicas_keep_the_directories_of_those_that_stay() -> None:
-    found = orders(PartitionChangeRecord(0, T1, replicas=(3, 4, 1), adding_replicas=(4,)))
+    found = orders(r.PartitionChangeRecord(0, T1, replicas=(3, 4, 1), adding_replicas=(4,)))
     assert found.directories == (D3, UNASSIGNED, D1)
     assert found.adding == (4,)
     assert found.directory_of(4) == UNASSIGNED and found.directory_of(9) is None
-    assert orders(PartitionChangeRecord(0, T1, replicas=(3, 4), directories=(D1, D2))).directories == (D1, D2)
-    assert orders(PartitionChangeRecord(0, T1, directories=())).directories == (D1, D2, D3)
+    assert orders(r.PartitionChangeRecord(0, T1, replicas=(3, 4), directories=(D1, D2))).directories == (
+        D1,
+        D2,
+    )
+    assert orders(r.PartitionChangeRecord(0, T1, directories=())).directories == (D1, D2, D3)
 
 
 def test_lists_of_a_reassignment_and_of_eligible_leaders_come_and_go() -> None:
-    there = PartitionChangeRecord(
+    there = r.PartitionChangeRecord(
         0,
         T1,
         removing_replicas=(3,),
@@ -263,7 +233,7 @@ def test_lists_of_a_reassignment_and_of_eligible_leaders_come_and_go() -> None:
     found = orders(there)
     assert (found.removing, found.elr, found.last_known_elr) == ((3,), (3,), (2,))
     assert found.leader_recovery_state == 1
-    back = PartitionChangeRecord(
+    back = r.PartitionChangeRecord(
         0, T1, removing_replicas=(), eligible_leader_replicas=(), last_known_elr=(), leader_recovery_state=0
     )
     after = orders(there, back)
@@ -272,11 +242,11 @@ def test_lists_of_a_reassignment_and_of_eligible_leaders_come_and_go() -> None:
 
 
 ELIGIBLE = [
-    TopicRecord("paid", T2),
-    PartitionRecord(0, T2, (1, 2), (1,), leader=1, partition_epoch=1, last_known_elr=(2,)),
+    r.TopicRecord("paid", T2),
+    r.PartitionRecord(0, T2, (1, 2), (1,), leader=1, partition_epoch=1, last_known_elr=(2,)),
     *ORDERS,
-    PartitionRecord(1, T1, (1, 2), (1,), (), (), 1, 0, 4, 20, (D1, D2), (2,)),
-    PartitionRecord(2, T1, (1, 2), (1,), (2,), (), 1, 0, 4, 30, (D1, D2)),
+    r.PartitionRecord(1, T1, (1, 2), (1,), (), (), 1, 0, 4, 20, (D1, D2), (2,)),
+    r.PartitionRecord(2, T1, (1, 2), (1,), (2,), (), 1, 0, 4, 30, (D1, D2)),
 ]
 
 
@@ -285,7 +255,7 @@ ELIGIBLE = [
 )
 def test_clearing_changes_the_partitions_that_have_something_to_clear(name: str, cleared: set[Any]) -> None:
     """Each by what Kafka makes of it: a change of the partition, so its partition epoch rises."""
-    before, after = image(*ELIGIBLE), image(*ELIGIBLE, ClearElrRecord(name))
+    before, after = image(*ELIGIBLE), image(*ELIGIBLE, r.ClearElrRecord(name))
     assert {*diff(before, after).partitions.changed} == cleared
     for topic_id, index in [(T1, 0), (T1, 1), (T1, 2), (T2, 0)]:
         was, now = (one.topics.partition(topic_id, index) for one in (before, after))
@@ -296,17 +266,17 @@ def test_clearing_changes_the_partitions_that_have_something_to_clear(name: str,
 
 
 def test_a_controller_is_unregistered_and_registers_again() -> None:
-    first, second = ControllerRecord(3000, b"c" * 16), ControllerRecord(3001, b"d" * 16)
-    before, after = image(first, second), image(first, second, UnregisterControllerRecord(3000))
+    first, second = r.ControllerRecord(3000, b"c" * 16), r.ControllerRecord(3001, b"d" * 16)
+    before, after = image(first, second), image(first, second, r.UnregisterControllerRecord(3000))
     assert [*after.controllers] == [3001] and [*before.controllers] == [3000, 3001]
     assert diff(before, after).controllers.removed == (3000,)
-    again = image(first, second, UnregisterControllerRecord(3000), first)
+    again = image(first, second, r.UnregisterControllerRecord(3000), first)
     assert images_equal(again, before, provenance=False)
 
 
 def test_removing_a_topic_removes_partitions_and_configs_and_frees_the_name() -> None:
     found = image(
-        *ORDERS, ConfigRecord(2, "orders", "a", "1"), RemoveTopicRecord(T1), TopicRecord("orders", T2)
+        *ORDERS, r.ConfigRecord(2, "orders", "a", "1"), r.RemoveTopicRecord(T1), r.TopicRecord("orders", T2)
     )
     assert found.topics.topic(T1) is None and found.topics.partition(T1, 0) is None
     assert found.topics.partition_count == 0
@@ -317,26 +287,30 @@ def test_removing_a_topic_removes_partitions_and_configs_and_frees_the_name() ->
 
 def test_config_values_are_set_and_removed() -> None:
     resource = ConfigResource(4, "1")
-    set_two = [ConfigRecord(4, "1", "a", "1"), ConfigRecord(4, "1", "b", "2"), ConfigRecord(4, "1", "a", "3")]
+    set_two = [
+        r.ConfigRecord(4, "1", "a", "1"),
+        r.ConfigRecord(4, "1", "b", "2"),
+        r.ConfigRecord(4, "1", "a", "3"),
+    ]
     assert image(*set_two).configs.get(resource) == {"a": "3", "b": "2"}
-    assert image(*set_two, ConfigRecord(4, "1", "a", None)).configs.get(resource) == {"b": "2"}
-    gone = image(*set_two, ConfigRecord(4, "1", "a", None), ConfigRecord(4, "1", "b", None))
+    assert image(*set_two, r.ConfigRecord(4, "1", "a", None)).configs.get(resource) == {"b": "2"}
+    gone = image(*set_two, r.ConfigRecord(4, "1", "a", None), r.ConfigRecord(4, "1", "b", None))
     assert gone.configs.get(resource) is None
     assert images_equal(gone, MetadataImage(), provenance=False)
 
 
 def test_features_quotas_producer_ids_and_controllers() -> None:
-    entity = (QuotaEntity("user", "bob"), QuotaEntity("client-id", None))
+    entity = (r.QuotaEntity("user", "bob"), r.QuotaEntity("client-id", None))
     found = image(
-        FeatureLevelRecord("metadata.version", 19),
-        FeatureLevelRecord("f", 2),
-        FeatureLevelRecord("f", 0),
-        ZkMigrationStateRecord(3),
-        ClientQuotaRecord(entity, "rate", 5.5, False),
-        ClientQuotaRecord(entity, "other", 1.0, False),
-        ClientQuotaRecord(entity[::-1], "other", 0.0, True),
-        ProducerIdsRecord(1, 2, 1000),
-        ControllerRecord(3000, b"c" * 16, True),
+        r.FeatureLevelRecord("metadata.version", 19),
+        r.FeatureLevelRecord("f", 2),
+        r.FeatureLevelRecord("f", 0),
+        r.ZkMigrationStateRecord(3),
+        r.ClientQuotaRecord(entity, "rate", 5.5, False),
+        r.ClientQuotaRecord(entity, "other", 1.0, False),
+        r.ClientQuotaRecord(entity[::-1], "other", 0.0, True),
+        r.ProducerIdsRecord(1, 2, 1000),
+        r.ControllerRecord(3000, b"c" * 16, True),
     )
     assert found.features.metadata_version == 19 and found.features.level("f") == 0
     assert found.features.zk_migration_state == 3
@@ -346,9 +320,9 @@ def test_features_quotas_producer_ids_and_controllers() -> None:
 
 
 def test_acls_credentials_and_tokens() -> None:
-    acl = AccessControlEntryRecord(T1, 2, "t", 3, "User:a", "*", 3, 3)
-    scram = UserScramCredentialRecord("bob", 1, b"s", b"k", b"v", 4096)
-    token = DelegationTokenRecord("o", "r", ("x",), 1, 2, 3, "id")
+    acl = r.AccessControlEntryRecord(T1, 2, "t", 3, "User:a", "*", 3, 3)
+    scram = r.UserScramCredentialRecord("bob", 1, b"s", b"k", b"v", 4096)
+    token = r.DelegationTokenRecord("o", "r", ("x",), 1, 2, 3, "id")
     found = image(acl, scram, token)
     assert found.acls[T1].principal == "User:a"
     assert found.scram[1, "bob"].iterations == 4096
@@ -357,53 +331,57 @@ def test_acls_credentials_and_tokens() -> None:
         acl,
         scram,
         token,
-        RemoveAccessControlEntryRecord(T1),
-        RemoveUserScramCredentialRecord("bob", 1),
-        RemoveDelegationTokenRecord("id"),
-        RemoveDelegationTokenRecord("id"),
+        r.RemoveAccessControlEntryRecord(T1),
+        r.RemoveUserScramCredentialRecord("bob", 1),
+        r.RemoveDelegationTokenRecord("id"),
+        r.RemoveDelegationTokenRecord("id"),
     )
     assert images_equal(gone, MetadataImage(), provenance=False)
 
 
 def test_every_record_has_a_meaning() -> None:
-    markers = {BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord}  # the replayer's own
-    missing = {each.__name__ for each in MEANINGS.keys() ^ ({*get_args(Record)} - markers)}
+    markers = {
+        r.BeginTransactionRecord,
+        r.EndTransactionRecord,
+        r.AbortTransactionRecord,
+    }  # the replayer's own
+    missing = {each.__name__ for each in MEANINGS.keys() ^ ({*get_args(r.Record)} - markers)}
     assert not missing, f"MEANINGS (metadata/meanings.py) needs a function for each type: {missing}"
 
 
 REFUSED = [
-    ([BROKER], UnfenceBrokerRecord(1, 9), "epoch 9 of broker 1, but epoch 10 is registered"),
-    ([BROKER], FenceBrokerRecord(1, 11), "epoch 11 of broker 1"),
-    ([BROKER], BrokerRegistrationChangeRecord(1, 9, fenced=1), "epoch 9"),
-    ([BROKER], BrokerRegistrationChangeRecord(1, 10, fenced=2), "fenced is 2"),
+    ([BROKER], r.UnfenceBrokerRecord(1, 9), "epoch 9 of broker 1, but epoch 10 is registered"),
+    ([BROKER], r.FenceBrokerRecord(1, 11), "epoch 11 of broker 1"),
+    ([BROKER], r.BrokerRegistrationChangeRecord(1, 9, fenced=1), "epoch 9"),
+    ([BROKER], r.BrokerRegistrationChangeRecord(1, 10, fenced=2), "fenced is 2"),
     (
         [BROKER],
-        BrokerRegistrationChangeRecord(1, 10, in_controlled_shutdown=-1),
+        r.BrokerRegistrationChangeRecord(1, 10, in_controlled_shutdown=-1),
         "in_controlled_shutdown is -1",
     ),
-    ([BROKER], UnregisterBrokerRecord(1, 9), "epoch 9"),
-    ([], FenceBrokerRecord(1, 10), "broker 1 is not registered"),
-    ([], UnregisterBrokerRecord(1, 10), "broker 1 is not registered"),
-    (ORDERS, TopicRecord("orders", T2), "named orders already exists"),
-    (ORDERS, TopicRecord("other", T1), "already exists"),
-    ([], RemoveTopicRecord(T1), "no topic has the id AQEBAQEBAQEBAQEBAQEBAQ"),
-    ([], PartitionRecord(0, T1, (1,), (1,)), "no topic has the id"),
-    (ORDERS, PartitionRecord(1, T1, (1, 2), (1,), directories=(D1,)), "1 directories for 2 replicas"),
-    (ORDERS, PartitionRecord(-1, T1, (1,), (1,)), "index -1 is negative"),
-    (ORDERS, PartitionRecord(1, T1, (1,), (1,), leader_recovery_state=7), "recovery state 7"),
-    ([], PartitionChangeRecord(0, T1), "no topic has the id"),
-    (ORDERS, PartitionChangeRecord(7, T1), "orders has no partition 7"),
-    (ORDERS, PartitionChangeRecord(0, T1, directories=(D1,)), "1 directories for 3 replicas"),
-    (ORDERS, PartitionChangeRecord(0, T1, leader_recovery_state=2), "recovery state 2"),
-    ([], FeatureLevelRecord("metadata.version", 0), "cannot have level 0"),
-    ([], ZkMigrationStateRecord(9), "state 9"),
-    ([ProducerIdsRecord(1, 1, 1000)], ProducerIdsRecord(1, 1, 1000), "1000 is not above 1000"),
-    ([], RemoveAccessControlEntryRecord(T1), "no access control entry"),
-    ([], RemoveUserScramCredentialRecord("bob", 2), "no credential of mechanism 2"),
-    ([], EndTransactionRecord(), "no transaction is open"),
-    ([], AbortTransactionRecord(), "no transaction is open"),
-    ([BeginTransactionRecord("a")], BeginTransactionRecord("b"), "began at offset 0 is still open"),
-    ([], UnknownRecord(99, 0, b""), "cannot apply this record"),
+    ([BROKER], r.UnregisterBrokerRecord(1, 9), "epoch 9"),
+    ([], r.FenceBrokerRecord(1, 10), "broker 1 is not registered"),
+    ([], r.UnregisterBrokerRecord(1, 10), "broker 1 is not registered"),
+    (ORDERS, r.TopicRecord("orders", T2), "named orders already exists"),
+    (ORDERS, r.TopicRecord("other", T1), "already exists"),
+    ([], r.RemoveTopicRecord(T1), "no topic has the id AQEBAQEBAQEBAQEBAQEBAQ"),
+    ([], r.PartitionRecord(0, T1, (1,), (1,)), "no topic has the id"),
+    (ORDERS, r.PartitionRecord(1, T1, (1, 2), (1,), directories=(D1,)), "1 directories for 2 replicas"),
+    (ORDERS, r.PartitionRecord(-1, T1, (1,), (1,)), "index -1 is negative"),
+    (ORDERS, r.PartitionRecord(1, T1, (1,), (1,), leader_recovery_state=7), "recovery state 7"),
+    ([], r.PartitionChangeRecord(0, T1), "no topic has the id"),
+    (ORDERS, r.PartitionChangeRecord(7, T1), "orders has no partition 7"),
+    (ORDERS, r.PartitionChangeRecord(0, T1, directories=(D1,)), "1 directories for 3 replicas"),
+    (ORDERS, r.PartitionChangeRecord(0, T1, leader_recovery_state=2), "recovery state 2"),
+    ([], r.FeatureLevelRecord("metadata.version", 0), "cannot have level 0"),
+    ([], r.ZkMigrationStateRecord(9), "state 9"),
+    ([r.ProducerIdsRecord(1, 1, 1000)], r.ProducerIdsRecord(1, 1, 1000), "1000 is not above 1000"),
+    ([], r.RemoveAccessControlEntryRecord(T1), "no access control entry"),
+    ([], r.RemoveUserScramCredentialRecord("bob", 2), "no credential of mechanism 2"),
+    ([], r.EndTransactionRecord(), "no transaction is open"),
+    ([], r.AbortTransactionRecord(), "no transaction is open"),
+    ([r.BeginTransactionRecord("a")], r.BeginTransactionRecord("b"), "began at offset 0 is still open"),
+    ([], r.UnknownRecord(99, 0, b""), "cannot apply this record"),
 ]
 
 
@@ -424,25 +402,25 @@ def test_refused_records_name_offset_and_reason_and_leave_no_trace(
 
 def test_a_batch_must_start_where_the_state_ends() -> None:
     with pytest.raises(ReplayError, match="starts at offset 5, but replay has only reached 0"):
-        replay_records(ReplayState(), base_offset=5, epoch=1, timestamp_ms=1, records=[NoOpRecord()])
+        replay_records(ReplayState(), base_offset=5, epoch=1, timestamp_ms=1, records=[r.NoOpRecord()])
 
 
 def test_provenance_follows_the_last_batch() -> None:
-    state = run(NoOpRecord(), NoOpRecord())
+    state = run(r.NoOpRecord(), r.NoOpRecord())
     assert (state.image.provenance.offset, state.image.provenance.epoch) == (2, 1)
     assert state.image.provenance.timestamp_ms == 1000
 
 
 def test_an_open_transaction_hides_its_inside_and_its_offsets() -> None:
-    state = run(TopicRecord("a", T1), BeginTransactionRecord("tx"), TopicRecord("b", T2))
+    state = run(r.TopicRecord("a", T1), r.BeginTransactionRecord("tx"), r.TopicRecord("b", T2))
     assert state.image.provenance.offset == 1
     assert [topic.name for topic in state.image.topics.all()] == ["a"]
     assert state.transaction is not None and state.transaction.name == "tx"
     assert state.transaction.begin_offset == 1 and state.end_offset == 3
     assert [topic.name for topic in state.newest.topics.all()] == ["a", "b"]
-    ended = run(EndTransactionRecord(), state=state)
+    ended = run(r.EndTransactionRecord(), state=state)
     assert [topic.name for topic in ended.image.topics.all()] == ["a", "b"]
     assert ended.image.provenance.offset == 4
-    aborted = run(AbortTransactionRecord("why"), TopicRecord("c", T2), state=state)
+    aborted = run(r.AbortTransactionRecord("why"), r.TopicRecord("c", T2), state=state)
     assert [topic.name for topic in aborted.image.topics.all()] == ["a", "c"]
     assert aborted.image.provenance.offset == 5 and aborted.transaction is None

@@ -15,18 +15,7 @@ from metaquorum.node.driver import Driver, Ending
 from metaquorum.node.replica import SnapshotFiles
 from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.raft import effects as raft
-from metaquorum.raft.events import (
-    LogRead,
-    LogSynced,
-    LogTrimmed,
-    QuorumStatePersisted,
-    RaftRequestArrived,
-    RaftRequestFailed,
-    ReadLog,
-    ShutdownRequested,
-    Stop,
-    TrimLog,
-)
+from metaquorum.raft import events
 from metaquorum.raft.messages import (
     FetchResponse,
     RaftError,
@@ -167,17 +156,17 @@ def fetched() -> FetchResponse:
 
 async def test_effects_are_carried_out_in_order_and_a_sync_covers_all_of_a_step(rig: Rig) -> None:
     offsets = iter(range(5))
-    rig.node.replies[ShutdownRequested] = lambda _: [
+    rig.node.replies[events.ShutdownRequested] = lambda _: [
         append(offset := next(offsets)),
         raft.RespondWithRecords(
             key=offset, response=fetched(), read_from=0, read_to=offset + 1, max_bytes=1 << 20
         ),
     ]
     for _ in range(5):
-        assert rig.driver.submit(ShutdownRequested())
-    await rig.node.until(lambda: LogSynced(end_offset=5) in rig.node.seen)
-    synced = [event for event in rig.node.seen if isinstance(event, LogSynced)]
-    assert synced == [LogSynced(end_offset=5)] and rig.driver.statistics.syncs == 1
+        assert rig.driver.submit(events.ShutdownRequested())
+    await rig.node.until(lambda: events.LogSynced(end_offset=5) in rig.node.seen)
+    synced = [event for event in rig.node.seen if isinstance(event, events.LogSynced)]
+    assert synced == [events.LogSynced(end_offset=5)] and rig.driver.statistics.syncs == 1
     for key in range(5):
         answer = rig.transport.answers[key]
         assert isinstance(answer, FetchResponse)
@@ -186,11 +175,11 @@ async def test_effects_are_carried_out_in_order_and_a_sync_covers_all_of_a_step(
 
 async def test_what_is_appended_during_a_sync_is_covered_by_the_next(rig: Rig) -> None:
     appended = [append(0), append(1, 3)]
-    rig.node.replies[ShutdownRequested] = lambda _: [appended.pop(0)]
-    rig.node.replies[LogSynced] = lambda event: [appended.pop(0)] if appended else []
-    rig.driver.submit(ShutdownRequested())
-    await rig.node.until(lambda: LogSynced(end_offset=4) in rig.node.seen)
-    ends = [event.end_offset for event in rig.node.seen if isinstance(event, LogSynced)]
+    rig.node.replies[events.ShutdownRequested] = lambda _: [appended.pop(0)]
+    rig.node.replies[events.LogSynced] = lambda event: [appended.pop(0)] if appended else []
+    rig.driver.submit(events.ShutdownRequested())
+    await rig.node.until(lambda: events.LogSynced(end_offset=4) in rig.node.seen)
+    ends = [event.end_offset for event in rig.node.seen if isinstance(event, events.LogSynced)]
     assert ends == [1, 4]
     watch = rig.watch
     assert watch.flushes.times_ms["metadata"].count == rig.driver.statistics.syncs == 2
@@ -200,7 +189,7 @@ async def test_what_is_appended_during_a_sync_is_covered_by_the_next(rig: Rig) -
 
 async def test_the_quorum_state_is_durable_before_it_is_reported(rig: Rig) -> None:
     effect = raft.PersistQuorumState(token=9, epoch=4, leader_id=None, voted_id=1, voted_directory_id=None)
-    rig.node.replies[ShutdownRequested] = lambda _: [effect]
+    rig.node.replies[events.ShutdownRequested] = lambda _: [effect]
     seen_at_report: list[int] = []
 
     def on_persisted(_: Any) -> list[Any]:
@@ -208,32 +197,32 @@ async def test_the_quorum_state_is_durable_before_it_is_reported(rig: Rig) -> No
         seen_at_report.append(content.count(b'"leaderEpoch":4'))
         return []
 
-    rig.node.replies[QuorumStatePersisted] = on_persisted
-    rig.driver.submit(ShutdownRequested())
-    await rig.node.until(lambda: QuorumStatePersisted(token=9) in rig.node.seen)
+    rig.node.replies[events.QuorumStatePersisted] = on_persisted
+    rig.driver.submit(events.ShutdownRequested())
+    await rig.node.until(lambda: events.QuorumStatePersisted(token=9) in rig.node.seen)
     assert seen_at_report == [1]
 
 
 async def test_a_read_comes_back_in_the_same_step(rig: Rig) -> None:
-    rig.node.replies[ShutdownRequested] = lambda _: [
+    rig.node.replies[events.ShutdownRequested] = lambda _: [
         append(0),
         append(1),
-        ReadLog(from_offset=1, to_offset=2, max_bytes=100),
+        events.ReadLog(from_offset=1, to_offset=2, max_bytes=100),
     ]
-    rig.driver.submit(ShutdownRequested())
+    rig.driver.submit(events.ShutdownRequested())
     await rig.node.until(lambda: len(rig.node.seen) >= 2)
-    assert rig.node.seen[1] == LogRead(from_offset=1, batches=Batches.parse(batch(1)))
+    assert rig.node.seen[1] == events.LogRead(from_offset=1, batches=Batches.parse(batch(1)))
     assert rig.driver.statistics.steps == 1
-    await rig.node.until(lambda: LogSynced(end_offset=2) in rig.node.seen)
+    await rig.node.until(lambda: events.LogSynced(end_offset=2) in rig.node.seen)
     assert rig.driver.statistics.steps == 2  # none that finds nothing
 
 
 async def test_a_full_inbox_refuses_requests_and_never_answers(rig: Rig) -> None:
-    accepted = [rig.driver.submit(ShutdownRequested()) for _ in range(12)]
+    accepted = [rig.driver.submit(events.ShutdownRequested()) for _ in range(12)]
     assert accepted == [True] * 10 + [False] * 2
-    request = RaftRequestArrived(key=1, request=None)  # type: ignore[arg-type]
+    request = events.RaftRequestArrived(key=1, request=None)  # type: ignore[arg-type]
     assert not rig.driver.take_transport_event(request)
-    failed = RaftRequestFailed(target=2, correlation_id=1, reason="gone")
+    failed = events.RaftRequestFailed(target=2, correlation_id=1, reason="gone")
     assert rig.driver.take_transport_event(failed)
     await rig.node.until(lambda: failed in rig.node.seen)
     assert request not in rig.node.seen and rig.driver.statistics.refused == 3
@@ -242,19 +231,19 @@ async def test_a_full_inbox_refuses_requests_and_never_answers(rig: Rig) -> None
 async def test_after_its_end_a_driver_takes_nothing(rig: Rig) -> None:
     rig.driver.end("enough", failed=False)
     rig.driver.end("too late", failed=True)
-    failed = RaftRequestFailed(target=2, correlation_id=1, reason="gone")
+    failed = events.RaftRequestFailed(target=2, correlation_id=1, reason="gone")
     assert rig.driver.take_transport_event(failed), "its sender has no other use for it"
-    assert not rig.driver.take_transport_event(RaftRequestArrived(key=1, request=None))  # type: ignore[arg-type]
+    assert not rig.driver.take_transport_event(events.RaftRequestArrived(key=1, request=None))  # type: ignore[arg-type]
     assert rig.driver.waiting == 0
     assert await rig.driver.wait() == Ending(reason="enough", failed=False)
 
 
 async def test_under_load_a_step_gathers_what_arrives(rig: Rig) -> None:
     rig.waiting = 100
-    rig.driver.submit(ShutdownRequested())
+    rig.driver.submit(events.ShutdownRequested())
     for _ in range(5):
         await asyncio.sleep(0)
-        rig.driver.submit(ShutdownRequested())
+        rig.driver.submit(events.ShutdownRequested())
     await asyncio.sleep(0.01)
     assert rig.node.seen == []  # the clock stands still: it is too early
     rig.clock.now_ms += 2
@@ -269,8 +258,8 @@ async def test_the_timer_ticks_at_the_deadline_with_a_drained_inbox(rig: Rig) ->
         rig.node.deadline_ms = rig.clock.now_ms + 5
         return []
 
-    rig.node.replies[ShutdownRequested] = later
-    rig.driver.submit(ShutdownRequested())
+    rig.node.replies[events.ShutdownRequested] = later
+    rig.driver.submit(events.ShutdownRequested())
     await rig.node.until(lambda: len(rig.node.seen) == 1)
     assert rig.node.ticks == []
     rig.clock.now_ms += 5
@@ -283,8 +272,8 @@ async def test_after_a_pause_a_node_knows_of_the_gap_before_it_ticks(rig: Rig) -
         rig.node.deadline_ms = rig.clock.now_ms + 1
         return []
 
-    rig.node.replies[ShutdownRequested] = later
-    rig.driver.submit(ShutdownRequested())
+    rig.node.replies[events.ShutdownRequested] = later
+    rig.driver.submit(events.ShutdownRequested())
     await rig.node.until(lambda: len(rig.node.seen) == 1)
     rig.clock.now_ms += 1_000
     await rig.node.until(lambda: bool(rig.node.ticks))
@@ -294,13 +283,15 @@ async def test_after_a_pause_a_node_knows_of_the_gap_before_it_ticks(rig: Rig) -
 
 
 async def test_stop_is_the_end_and_its_reason_the_last_line(rig: Rig) -> None:
-    rig.node.replies[ShutdownRequested] = lambda _: [Stop(reason="stopped on request", failed=False)]
-    rig.driver.submit(ShutdownRequested())
-    rig.driver.submit(ShutdownRequested())
+    rig.node.replies[events.ShutdownRequested] = lambda _: [
+        events.Stop(reason="stopped on request", failed=False)
+    ]
+    rig.driver.submit(events.ShutdownRequested())
+    rig.driver.submit(events.ShutdownRequested())
     ending = await asyncio.wait_for(rig.driver.wait(), 60)
     assert (ending.reason, ending.failed) == ("stopped on request", False)
     assert len(rig.node.seen) == 1
-    assert not rig.driver.submit(ShutdownRequested())
+    assert not rig.driver.submit(events.ShutdownRequested())
 
 
 @pytest.mark.parametrize(
@@ -320,8 +311,8 @@ async def test_an_error_in_the_node_stops_the_process(
     def fail(_: Any) -> list[Any]:
         raise error
 
-    rig.node.replies[ShutdownRequested] = fail
-    rig.driver.submit(ShutdownRequested())
+    rig.node.replies[events.ShutdownRequested] = fail
+    rig.driver.submit(events.ShutdownRequested())
     ending = await asyncio.wait_for(rig.driver.wait(), 60)
     assert ending.failed and line in ending.reason and "\n" not in ending.reason
     traced = [each.getMessage() for each in caplog.records if each.exc_info]
@@ -337,15 +328,15 @@ async def test_an_error_in_the_node_stops_the_process(
 async def test_a_part_that_asked_for_its_effects_gets_them_and_a_trim_is_answered(rig: Rig) -> None:
     got: list[str] = []
     rig.driver.hand_over({str: got.append})
-    rig.node.replies[ShutdownRequested] = lambda _: ["of a role", TrimLog(before_offset=0)]
-    rig.driver.submit(ShutdownRequested())
-    await rig.node.until(lambda: LogTrimmed(log_start_offset=0) in rig.node.seen)
+    rig.node.replies[events.ShutdownRequested] = lambda _: ["of a role", events.TrimLog(before_offset=0)]
+    rig.driver.submit(events.ShutdownRequested())
+    await rig.node.until(lambda: events.LogTrimmed(log_start_offset=0) in rig.node.seen)
     assert got == ["of a role"]
 
 
 async def test_an_effect_that_no_part_carries_out_ends_the_process(rig: Rig) -> None:
-    rig.node.replies[ShutdownRequested] = lambda _: [3.5, append(0)]
-    rig.driver.submit(ShutdownRequested())
+    rig.node.replies[events.ShutdownRequested] = lambda _: [3.5, append(0)]
+    rig.driver.submit(events.ShutdownRequested())
     ending = await asyncio.wait_for(rig.driver.wait(), 10)
     assert ending.failed and "no part of this process carries out float" in ending.reason
     assert rig.store.read_log(0, 1, 100).data == b"", "nothing after it was done"

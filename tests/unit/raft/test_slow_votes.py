@@ -10,7 +10,7 @@ import pytest
 
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import PersistQuorumState, RaftEffect, SendRequest
-from metaquorum.raft.messages import RaftError, VoteRequest, VoteResponse
+from metaquorum.raft.messages import BeginQuorumEpochRequest, RaftError, VoteRequest, VoteResponse
 from metaquorum.raft.roles import Unattached
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import directory
@@ -24,6 +24,7 @@ class SlowVoters:
 
     def __init__(self, *, vote_ms: int, grants: bool = True) -> None:
         self.core: RaftCore = make()
+        self.down: set[int] = set()
         self.epochs_asked: list[tuple[int, int]] = []
         """When, and in which epoch, voter 2 was asked for its vote."""
         self._vote_ms, self._grants = vote_ms, grants
@@ -49,6 +50,9 @@ class SlowVoters:
                 effects = self.core.tick(now_ms=now_ms)
             self._carry_out(effects, now_ms)
 
+    def hear(self, request: VoteRequest | BeginQuorumEpochRequest, now_ms: int) -> None:
+        self._carry_out(self.core.on_request(1, request, now_ms=now_ms), now_ms)
+
     def _carry_out(self, effects: list[RaftEffect], now_ms: int) -> None:
         for effect in effects:
             if isinstance(effect, PersistQuorumState):
@@ -57,6 +61,8 @@ class SlowVoters:
                 self._ask(effect.to, effect.correlation_id, effect.request, now_ms)
 
     def _ask(self, voter_id: int, correlation_id: int, request: VoteRequest, now_ms: int) -> None:
+        if voter_id in self.down:
+            return
         answered_ms, error = now_ms, RaftError.UNSUPPORTED_VERSION
         if not request.pre_vote:
             answered_ms = max(now_ms, self._idle_ms[voter_id]) + self._vote_ms
@@ -95,20 +101,57 @@ def test_a_voter_that_voted_for_another_leaves_it_time_to_announce_itself() -> N
     quorum = SlowVoters(vote_ms=5, grants=False)
     quorum.run(until_ms=5_000)
     core = quorum.core
-    request = VoteRequest(
-        cluster_id=core.state.identity.cluster_id,
-        epoch=core.epoch + 1,
-        candidate_id=2,
-        candidate_directory_id=directory(2),
-        voter_id=1,
-        voter_directory_id=b"",
-        last_position=LogPosition(0, 0),
-        pre_vote=False,
-    )
+    request = asks_for_vote(core, 2, epoch=core.epoch + 1, end=LogPosition(0, 0))
     core.on_request(1, request, now_ms=5_000)
     assert core.voted_id == 2
     assert isinstance(core.state.role, Unattached)
     assert (core.state.role.deadline_ms or 0) - 5_000 >= core.state.config.request_timeout_ms
+
+
+@pytest.mark.parametrize("how", ["its candidacy", "its epoch"])
+def test_a_voter_without_pre_votes_that_is_ahead_counts_as_refusing_one(how: str) -> None:
+    """It would refuse the vote, too, which would end its own election, or its epoch. Once nobody has more, or
+    it does not answer, this node stands."""
+    quorum = SlowVoters(vote_ms=5)
+    core, ahead = quorum.core, VOTERS[0]
+    quorum.down.add(VOTERS[1])
+    if how == "its candidacy":
+        quorum.hear(asks_for_vote(core, ahead, epoch=7, end=LogPosition(6, 10)), 0)
+    else:
+        begun = BeginQuorumEpochRequest(
+            cluster_id=core.state.identity.cluster_id,
+            epoch=7,
+            leader_id=ahead,
+            voter_id=1,
+            voter_directory_id=b"",
+        )
+        quorum.hear(begun, 0)
+    quorum.run(until_ms=20_000)
+    assert core.epoch == 7
+    quorum.hear(asks_for_vote(core, ahead, epoch=8, end=LogPosition(0, 0)), 20_000)
+    quorum.run(until_ms=40_000)
+    assert core.is_leader
+
+
+def test_the_vote_of_another_is_enough_against_a_voter_that_is_ahead() -> None:
+    quorum = SlowVoters(vote_ms=5)
+    core = quorum.core
+    quorum.hear(asks_for_vote(core, VOTERS[0], epoch=7, end=LogPosition(6, 10)), 0)
+    quorum.run(until_ms=20_000)
+    assert core.is_leader
+
+
+def asks_for_vote(core: RaftCore, voter_id: int, *, epoch: int, end: LogPosition) -> VoteRequest:
+    return VoteRequest(
+        cluster_id=core.state.identity.cluster_id,
+        epoch=epoch,
+        candidate_id=voter_id,
+        candidate_directory_id=directory(voter_id),
+        voter_id=1,
+        voter_directory_id=b"",
+        last_position=end,
+        pre_vote=False,
+    )
 
 
 def test_the_first_election_is_as_short_as_the_configuration_says() -> None:

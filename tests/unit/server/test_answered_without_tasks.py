@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.clock import SystemClock
-from metaquorum.controller.server.envelopes import ASKS_OTHERS, asked
+from metaquorum.controller.server.envelopes import asked
 from metaquorum.controller.server.forwarding_service import KafkaCalls
 from metaquorum.listeners.access.steps import with_pauses
-from metaquorum.listeners.forwarded.table import ASKED_BY_NODES, FORWARDED, VOTER_CHANGES
+from metaquorum.listeners.forwarded.table import ANSWERED, FORWARDED
 from metaquorum.listeners.services import Client, Later
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
@@ -60,11 +60,9 @@ async def test_an_answer_is_there_when_the_node_gives_it_and_each_request_has_it
 async def test_only_what_asks_other_nodes_has_a_task() -> None:
     calls = calls_of(WaitingRequests(Inbox().submit, SystemClock()))
     with_a_task = set()
-    for name, api in (FORWARDED | VOTER_CHANGES | ASKED_BY_NODES).items():
+    for name, api in ANSWERED.items():
         body = codec.Request(codec.RequestHeader(API_BY_NAME[name].key, api.max_version, 1), None, 0)
-        answer = asked(api, calls, asks_others=name in ASKS_OTHERS).handle(
-            body, Client(listener="K", address="")
-        )
+        answer = asked(api, calls).handle(body, Client(listener="K", address=""))
         if not isinstance(answer, Later):
             answer.cancel()
             with_a_task.add(name)

@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient
 from metaquorum.clients.kafka.quorum import OFFERED
@@ -51,9 +52,8 @@ def as_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Controllers say what those of Apache Kafka 3.7 say, in its versions."""
     monkeypatch.setattr(nodes, "answer_tags", lambda request, answer: ())
     monkeypatch.setattr(envelopes, "offset_tags", lambda request, offset: ())
-    known = table.ASKED_BY_NODES["BrokerRegistration"]
-    older = table.Forwarded(0, 3, known.handle)
-    monkeypatch.setitem(table.ASKED_BY_NODES, "BrokerRegistration", older)
+    older = replace(table.ANSWERED["BrokerRegistration"], max_version=3)
+    monkeypatch.setitem(table.ANSWERED, "BrokerRegistration", older)
     monkeypatch.setitem(OFFERED, "Fetch", (12, 16))
     monkeypatch.setitem(OFFERED, "FetchSnapshot", (0, 0))
 

@@ -12,18 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from metaquorum.broker.replica.disk_work import (
-    AbandonDirectory,
-    AppendPartition,
-    CheckpointHighWatermarks,
-    DirectoryFailed,
-    DirectoryMeasured,
-    DiskWork,
-    LogAppended,
-    LogsSynced,
-    PartitionRead,
-    ReadPartition,
-)
+from metaquorum.broker.replica import disk_work
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data import directory
@@ -42,19 +31,19 @@ def one_batch(offset: int) -> Batches:
     return Batches.sealed(encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=0, values=[b""]))
 
 
-def append(end_offset: int, *, sync: bool = True) -> AppendPartition:
-    return AppendPartition(
+def append(end_offset: int, *, sync: bool = True) -> disk_work.AppendPartition:
+    return disk_work.AppendPartition(
         directory_id=DIRECTORY, key=KEY, incarnation=1, batches=one_batch(end_offset - 1), sync=sync
     )
 
 
-def read(token: int) -> ReadPartition:
-    return ReadPartition(
+def read(token: int) -> disk_work.ReadPartition:
+    return disk_work.ReadPartition(
         token=token, directory_id=DIRECTORY, key=KEY, incarnation=1, from_offset=0, to_offset=1, max_bytes=1
     )
 
 
-CHECKPOINT = CheckpointHighWatermarks(directory_id=DIRECTORY, high_watermarks=())
+CHECKPOINT = disk_work.CheckpointHighWatermarks(directory_id=DIRECTORY, high_watermarks=())
 
 
 class ScriptedSync:
@@ -85,24 +74,24 @@ class ScriptedStore:
         self.ends: list[int] = []
         self.syncs: list[int] = []
         self.closed: list[str] = []
-        self.gate: Callable[[DiskWork], None] = lambda work: None
+        self.gate: Callable[[disk_work.DiskWork], None] = lambda work: None
         self.sync_gate: Callable[[int], None] = lambda end: None
         self.checkpoint_gate: Callable[[], None] = lambda: None
         self.checkpoint_due = False
 
-    def execute(self, work: DiskWork) -> list[DataEvent]:
-        assert isinstance(work, ReadPartition)
-        return [PartitionRead(token=work.token, data=b"x")]
+    def execute(self, work: disk_work.DiskWork) -> list[DataEvent]:
+        assert isinstance(work, disk_work.ReadPartition)
+        return [disk_work.PartitionRead(token=work.token, data=b"x")]
 
-    def execute_all(self, works: list[DiskWork]) -> list[DataEvent]:
+    def execute_all(self, works: list[disk_work.DiskWork]) -> list[DataEvent]:
         events: list[DataEvent] = []
         for work in works:
             self.gate(work)
-            if isinstance(work, AppendPartition):
+            if isinstance(work, disk_work.AppendPartition):
                 self.end_offset = work.batches.next_offset
                 self.ends.append(self.end_offset)
                 events.append(
-                    LogAppended(
+                    disk_work.LogAppended(
                         directory_id=DIRECTORY,
                         key=KEY,
                         incarnation=work.incarnation,
@@ -118,15 +107,15 @@ class ScriptedStore:
             return ScriptedSync(self, self.end_offset)
         return ScriptedSync(self, self.end_offset) if self.end_offset > self.synced else None
 
-    def sync_completed(self, sync: ScriptedSync) -> LogsSynced:
+    def sync_completed(self, sync: ScriptedSync) -> disk_work.LogsSynced:
         if sync.is_checkpoint:
             self.checkpoints += 1
-            return LogsSynced(directory_id=DIRECTORY, ends=())
+            return disk_work.LogsSynced(directory_id=DIRECTORY, ends=())
         self.synced = sync.end_offset
-        return LogsSynced(directory_id=DIRECTORY, ends=((KEY, 1, sync.end_offset, 0),))
+        return disk_work.LogsSynced(directory_id=DIRECTORY, ends=((KEY, 1, sync.end_offset, 0),))
 
-    def measure(self) -> DirectoryMeasured:
-        return DirectoryMeasured(directory_id=DIRECTORY, total_bytes=2, usable_bytes=1)
+    def measure(self) -> disk_work.DirectoryMeasured:
+        return disk_work.DirectoryMeasured(directory_id=DIRECTORY, total_bytes=2, usable_bytes=1)
 
     def tick(self, now_ms: int) -> bool:
         return False
@@ -159,7 +148,7 @@ class Bench:
         self.threads.start()
 
     def _report(self, event: DataEvent) -> None:
-        if not isinstance(event, DirectoryMeasured):
+        if not isinstance(event, disk_work.DirectoryMeasured):
             self.events.append(event)
             self._changed.set()
 
@@ -174,13 +163,13 @@ class Bench:
                 await self._changed.wait()
 
     def failed(self) -> bool:
-        return bool(self.events) and isinstance(self.events[-1], DirectoryFailed)
+        return bool(self.events) and isinstance(self.events[-1], disk_work.DirectoryFailed)
 
     def synced(self) -> list[int]:
-        return [each.ends[0][2] for each in self.events if isinstance(each, LogsSynced)]
+        return [each.ends[0][2] for each in self.events if isinstance(each, disk_work.LogsSynced)]
 
     def appended(self) -> list[int]:
-        return [each.end_offset for each in self.events if isinstance(each, LogAppended)]
+        return [each.end_offset for each in self.events if isinstance(each, disk_work.LogAppended)]
 
 
 def run(test: Callable[[Bench], Any]) -> None:
@@ -323,7 +312,7 @@ def test_appends_of_one_round_are_reported_once_for_each_log() -> None:
     async def test(bench: Bench) -> None:
         begun, go_on = threading.Event(), threading.Event()
 
-        def hold(work: DiskWork) -> None:
+        def hold(work: disk_work.DiskWork) -> None:
             begun.set()
             assert go_on.wait(20)
 
@@ -337,7 +326,9 @@ def test_appends_of_one_round_are_reported_once_for_each_log() -> None:
         go_on.set()
         await bench.until(lambda: bench.appended()[-1:] == [5])
         assert [
-            (each.incarnation, each.end_offset) for each in bench.events if isinstance(each, LogAppended)
+            (each.incarnation, each.end_offset)
+            for each in bench.events
+            if isinstance(each, disk_work.LogAppended)
         ] == [
             (1, 3),
             (2, 5),
@@ -363,7 +354,7 @@ def test_reads_do_not_wait_for_writes_or_syncs() -> None:
         bench.store.gate = lambda work: cast(None, go_on.wait(20))
         bench.threads.submit(append(1))
         bench.threads.submit(read(7))
-        await bench.until(lambda: PartitionRead(token=7, data=b"x") in bench.events)
+        await bench.until(lambda: disk_work.PartitionRead(token=7, data=b"x") in bench.events)
         assert bench.appended() == []
         go_on.set()
         await bench.until(lambda: bench.synced() == [1])
@@ -374,8 +365,8 @@ def test_reads_do_not_wait_for_writes_or_syncs() -> None:
 
 def test_a_write_that_fails_is_told_once_and_ends_all_work() -> None:
     async def test(bench: Bench) -> None:
-        def gate(work: DiskWork) -> None:
-            if isinstance(work, AppendPartition) and work == append(2):
+        def gate(work: disk_work.DiskWork) -> None:
+            if isinstance(work, disk_work.AppendPartition) and work == append(2):
                 raise DiskError("/d", "write of log", "the device reports an I/O error")
 
         bench.store.gate = gate
@@ -383,15 +374,15 @@ def test_a_write_that_fails_is_told_once_and_ends_all_work() -> None:
             bench.threads.submit(append(end))
         await bench.until(bench.failed)
         failure = bench.events[-1]
-        assert isinstance(failure, DirectoryFailed)
+        assert isinstance(failure, disk_work.DirectoryFailed)
         assert "I/O error" in failure.reason
         assert "\n" not in failure.reason
         bench.threads.submit(append(4))
-        bench.threads.submit(AbandonDirectory(directory_id=DIRECTORY))
+        bench.threads.submit(disk_work.AbandonDirectory(directory_id=DIRECTORY))
         bench.threads.fail("again")
         assert not await bench.threads.close(clean=True)
         assert bench.store.closed == ["abandoned", "unclean"]
-        assert [each for each in bench.events if isinstance(each, DirectoryFailed)] == [failure]
+        assert [each for each in bench.events if isinstance(each, disk_work.DirectoryFailed)] == [failure]
         assert 3 not in bench.appended()
         assert 4 not in bench.appended()
 
@@ -415,13 +406,13 @@ def test_a_sync_that_fails_acknowledges_nothing() -> None:
 
 def test_a_read_that_fails_makes_the_directory_bad() -> None:
     async def test(bench: Bench) -> None:
-        def refuse(work: DiskWork) -> list[DataEvent]:
+        def refuse(work: disk_work.DiskWork) -> list[DataEvent]:
             raise DiskError("/d", "read", "the device reports an I/O error")
 
         bench.store.execute = refuse  # type: ignore[method-assign]
         bench.threads.submit(read(1))
         await bench.until(lambda: len(bench.events) == 1)
-        assert isinstance(bench.events[0], DirectoryFailed)
+        assert isinstance(bench.events[0], disk_work.DirectoryFailed)
         assert not await bench.threads.close(clean=True)
 
     run(test)
@@ -429,7 +420,7 @@ def test_a_read_that_fails_makes_the_directory_bad() -> None:
 
 def test_an_error_that_is_not_the_disks_ends_the_process() -> None:
     async def test(bench: Bench) -> None:
-        def gate(work: DiskWork) -> None:
+        def gate(work: disk_work.DiskWork) -> None:
             raise KeyError("nobody expected this")
 
         bench.store.gate = gate
@@ -446,7 +437,7 @@ def test_a_directory_that_was_given_up_does_no_more_work() -> None:
     """An operator's word (S3.39): nothing failed, and still nothing more is done."""
 
     async def test(bench: Bench) -> None:
-        bench.threads.submit(AbandonDirectory(directory_id=DIRECTORY))
+        bench.threads.submit(disk_work.AbandonDirectory(directory_id=DIRECTORY))
         bench.threads.submit(append(1))
         assert not await bench.threads.close(clean=True)
         assert bench.events == []
@@ -461,7 +452,7 @@ def test_nothing_piles_up_for_a_directory_that_hangs() -> None:
     async def test(bench: Bench) -> None:
         begun, release = threading.Event(), threading.Event()
 
-        def hang(work: DiskWork) -> None:
+        def hang(work: disk_work.DiskWork) -> None:
             begun.set()
             release.wait()
 
@@ -476,7 +467,7 @@ def test_nothing_piles_up_for_a_directory_that_hangs() -> None:
         release.set()
         assert not await bench.threads.close(clean=True)
         assert bench.store.end_offset == 1 and bench.failed()
-        assert not any(isinstance(each, PartitionRead) for each in bench.events)
+        assert not any(isinstance(each, disk_work.PartitionRead) for each in bench.events)
 
     run(test)
 
@@ -487,7 +478,7 @@ def test_much_work_at_once_is_told_once_and_fails_nothing(
     """A hundred thousand new replicas bring more work than any disk does in a moment; none of it is lost."""
     monkeypatch.setattr(directory, "WORK_WARN", 10)
 
-    def hold(begun: threading.Event, release: threading.Event, work: DiskWork) -> None:
+    def hold(begun: threading.Event, release: threading.Event, work: disk_work.DiskWork) -> None:
         begun.set()
         assert release.wait(60)
 
@@ -528,14 +519,14 @@ def test_a_hung_sync_does_not_hold_up_the_end_of_a_bad_directory() -> None:
             assert not await bench.threads.close(clean=True)
         finally:
             go_on.set()
-        assert [type(each) for each in bench.events] == [LogAppended, DirectoryFailed]
+        assert [type(each) for each in bench.events] == [disk_work.LogAppended, disk_work.DirectoryFailed]
 
     run(test)
 
 
 def test_high_watermarks_are_written_before_the_end() -> None:
     async def test(bench: Bench) -> None:
-        done: list[DiskWork] = []
+        done: list[disk_work.DiskWork] = []
         bench.store.gate = done.append
         bench.threads.submit(CHECKPOINT)
         assert await bench.threads.close(clean=True)
@@ -544,17 +535,17 @@ def test_high_watermarks_are_written_before_the_end() -> None:
     run(test)
 
 
-def written(end_offset: int, *, index: int = 0, incarnation: int = 1) -> LogAppended:
+def written(end_offset: int, *, index: int = 0, incarnation: int = 1) -> disk_work.LogAppended:
     key = (KEY[0], index)
-    return LogAppended(
+    return disk_work.LogAppended(
         directory_id=DIRECTORY, key=key, incarnation=incarnation, end_offset=end_offset, size_bytes=0
     )
 
 
-def durable(*ends: tuple[int, int, int]) -> LogsSynced:
+def durable(*ends: tuple[int, int, int]) -> disk_work.LogsSynced:
     """Each: partition, incarnation, and end."""
     found = tuple(((KEY[0], index), incarnation, end, 0) for index, incarnation, end in ends)
-    return LogsSynced(directory_id=DIRECTORY, ends=found)
+    return disk_work.LogsSynced(directory_id=DIRECTORY, ends=found)
 
 
 @pytest.mark.parametrize(
@@ -569,10 +560,10 @@ def durable(*ends: tuple[int, int, int]) -> LogsSynced:
     ],
 )
 def test_an_append_that_a_sync_covers_is_not_reported_beside_it(
-    synced: LogsSynced, left: list[LogAppended]
+    synced: disk_work.LogsSynced, left: list[disk_work.LogAppended]
 ) -> None:
     """And nothing but appends is left out."""
-    measured = DirectoryFailed(directory_id=DIRECTORY, reason="x")
+    measured = disk_work.DirectoryFailed(directory_id=DIRECTORY, reason="x")
     events: list[DataEvent] = [written(5), measured, written(7), written(3, index=1)]
     found = directory._unreported_by(synced, events)
     assert [each for each in found if each is not measured] == left
@@ -580,7 +571,7 @@ def test_an_append_that_a_sync_covers_is_not_reported_beside_it(
 
 
 def test_only_the_last_append_of_a_log_is_reported_in_its_place() -> None:
-    other, again = DirectoryFailed(directory_id=DIRECTORY, reason="x"), written(2, incarnation=2)
+    other, again = disk_work.DirectoryFailed(directory_id=DIRECTORY, reason="x"), written(2, incarnation=2)
     events: list[DataEvent] = [written(5), written(3, index=1), other, again, written(7), other]
     assert directory._newest(events) == [written(3, index=1), other, again, written(7), other]
 
@@ -652,7 +643,7 @@ def test_after_an_error_the_store_gets_no_more_work(error: Exception) -> None:
     async def test(bench: Bench) -> None:
         executed: list[int] = []
 
-        def execute_all(works: list[DiskWork]) -> list[DataEvent]:
+        def execute_all(works: list[disk_work.DiskWork]) -> list[DataEvent]:
             executed.append(len(works))
             bench.threads._work.put(append(2))
             raise error
@@ -676,7 +667,7 @@ def test_a_bad_directory_costs_no_processor_time(gives_up: bool) -> None:
             raise DiskError("/d", "sync", "the device reports an I/O error")
 
         if gives_up:
-            bench.threads.submit(AbandonDirectory(directory_id=DIRECTORY))
+            bench.threads.submit(disk_work.AbandonDirectory(directory_id=DIRECTORY))
             await bench.threads.settle()
         else:
             bench.store.sync_gate = fail

@@ -56,8 +56,8 @@ async def test_a_broker_offers_what_its_messages_have(tmp_path: Path) -> None:
     }
     differing = {name for name, _ in offered.items() ^ expected.items()}
     assert not differing, (
-        f"a broker offers {differing} in other versions than wire/tables: change `Offered` or `Forwarded` "
-        "(broker/server/kafka/, listeners/forwarded/table.py), or say so in FEWER or NOT_OF_BROKERS"
+        f"a broker offers {differing} in other versions than wire/tables: change `Offered` or `answers` "
+        "(broker/server/kafka/, listeners/forwarded/), or say so in FEWER or NOT_OF_BROKERS"
     )
     assert {name: offered[name] for name in FORWARDED} == {
         name: (each.min_version, each.max_version) for name, each in FORWARDED.items()

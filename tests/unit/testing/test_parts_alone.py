@@ -25,6 +25,7 @@ from metaquorum.testing.happenings import Happening, lines_of
 from metaquorum.testing.messages import _messages, _whole, committed
 from metaquorum.testing.request_faults import (
     AFTER_THE_WORK,
+    ENTITIES,
     PARTITIONS,
     READS,
     How,
@@ -239,6 +240,35 @@ def test_a_code_is_at_the_partitions_that_are_meant_and_the_others_are_carried_o
         left = everything if api in READS or error in AFTER_THE_WORK else everything - meant
         assert [{each[:2] for each in in_body(api, body, 0)} for body in carried] == ([left] if left else [])
         assert all(body.max_wait_ms == 0 for body in carried if api == "Fetch")
+
+
+@pytest.mark.parametrize("api", ENTITIES)
+def test_a_code_is_at_the_entities_that_are_meant_and_the_others_are_carried_out(api: str) -> None:
+    places, key = ENTITIES[api], API_BY_NAME[api].key
+    cls, answer_cls, asked_name = request_type(key).cls, response_type(key).cls, places.asked_name
+    entry_cls = structures(answer_cls, "error_code", places.answered_name)
+    carried: list[Any] = []
+
+    async def carry_out(given: Request) -> Any:
+        asked = getattr(given.body, places.asked)
+        carried.append(asked and [(asked_name and getattr(each, asked_name)) or each for each in asked])
+        rows = tuple(entry_cls(**{places.answered_name: name}) for name in carried[-1] or ())
+        return answer_cls(**{places.answered: rows})
+
+    def answered(entries: Any, how: How) -> Any:
+        request = Request(RequestHeader(key, 1, 1, "billing"), cls(**{places.asked: entries}), 0)
+        answer = asyncio.run(with_error(RequestFault.of(api, how), request, carry_out, name_of))
+        rows = getattr(answer, places.answered)
+        return sorted((getattr(each, places.answered_name), each.error_code) for each in rows)
+
+    of_both = (
+        ["a", "b"] if asked_name is None else [structures(cls, asked_name)(**{asked_name: at}) for at in "ab"]
+    )
+    error: How = {"error": "UNKNOWN_SERVER_ERROR"}
+    assert (answered(of_both, error), carried) == ([("a", -1), ("b", -1)], [])
+    assert (answered(of_both, {**error, "group": "b"}), carried) == ([("a", 0), ("b", -1)], [["a"]])
+    assert (answered(of_both, {**error, "group": "c"}), carried[1:]) == ([("a", 0), ("b", 0)], [["a", "b"]])
+    assert (answered(None, error), carried[2:]) == ([], [None]), "of all, and of none by its name"
 
 
 def test_a_fault_meets_the_requests_that_all_its_words_fit() -> None:

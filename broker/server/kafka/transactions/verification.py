@@ -177,7 +177,11 @@ class TransactionalProduces:
         guards: Mapping[core.PartitionKey, int],
     ) -> Refusals:
         topics = self._image().topics
-        names = {key: topic.name for key in guards if (topic := topics.topic(key[0])) is not None}
+        names = {
+            key: topic.name
+            for key, guard in guards.items()
+            if guard != core.NOT_LED and (topic := topics.topic(key[0])) is not None
+        }
         if not names:
             return {}
         header = headers[next(iter(names))]

@@ -12,9 +12,9 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from metaquorum.listeners.access import docs
+from metaquorum.listeners import rights as table
 from metaquorum.listeners.access.guard import Rights, guarded
-from metaquorum.listeners.access.table import CHECKS
+from metaquorum.listeners.rights import CHECKS
 from metaquorum.listeners.services import Client, EndConnection, Later, Offered
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ErrorCode
@@ -103,7 +103,11 @@ def ask(
             body, replica_id=-1, replica_state=msgspec.structs.replace(body.replica_state, replica_id=-1)
         )
     handler = Handler(api, version)
-    rights = Rights(authorizer=Authorizer(super_users=["User:root"]), image=lambda: image or MetadataImage())
+    rights = Rights(
+        authorizer=Authorizer(super_users=["User:root"]),
+        image=lambda: image or MetadataImage(),
+        checks=CHECKS,
+    )
     offered = guarded({api: Offered(version, version, handler)}, rights)[api]
     request = codec.Request(header=codec.RequestHeader(key, version, 7, "me"), body=body, end=0)
     answer = offered.handle(request, client)
@@ -117,11 +121,11 @@ VERSIONS = [(api.name, version) for api in API_BY_NAME.values() for version in a
 
 def test_every_api_has_a_row_and_every_row_an_api() -> None:
     missing = set(CHECKS) ^ set(API_BY_NAME)
-    assert not missing, f"CHECKS (listeners/access/table.py) needs a row for each API: {missing}"
-    with pytest.raises(KeyError, match=r"Unheard: CHECKS \(listeners/access/table.py\) must say"):
+    assert not missing, f"CHECKS (listeners/rights.py) needs a row for each API: {missing}"
+    with pytest.raises(KeyError, match=r"Unheard: CHECKS \(listeners/rights.py\) must say"):
         guarded(
             {"Unheard": Offered(0, 0, lambda request, client: None)},
-            Rights(authorizer=None, image=MetadataImage),
+            Rights(authorizer=None, image=MetadataImage, checks=CHECKS),
         )
 
 
@@ -166,8 +170,8 @@ def test_a_super_user_is_not_in_the_way(api: str, version: int) -> None:
 
 def test_the_page_names_the_command_that_prints_every_api_once() -> None:
     page = Path(__file__).parents[4] / "docs/security.md"
-    assert f"`python -m {docs.__name__}`" in page.read_text("utf-8")
-    rows = docs.checks_table().splitlines()[2:]
+    assert f"`python -m {table.__name__}`" in page.read_text("utf-8")
+    rows = table.checks_table().splitlines()[2:]
     named = [api for row in rows for api in row.split(" | ")[1][:-2].split(", ")]
     assert sorted(named) == sorted(CHECKS)
 
@@ -190,7 +194,7 @@ def image(*acls: tuple[ResourceType, str, Operation]) -> MetadataImage:
 
 
 def rights_of(*acls: tuple[ResourceType, str, Operation], creates: bool = False) -> Rights:
-    return Rights(authorizer=Authorizer(), image=lambda: image(*acls), creates_topics=creates)
+    return Rights(authorizer=Authorizer(), image=lambda: image(*acls), creates_topics=creates, checks=CHECKS)
 
 
 def run(api: str, version: int, body: Any, rights: Rights, answer: Any = None) -> tuple[Any, list[Any]]:
@@ -315,7 +319,7 @@ def test_a_hidden_topic_that_is_asked_for_by_id_is_one_that_no_topic_has() -> No
         "Metadata",
         12,
         MetadataRequest(topics=asked),
-        Rights(authorizer=Authorizer(), image=lambda: found),
+        Rights(authorizer=Authorizer(), image=lambda: found, checks=CHECKS),
         MetadataResponse(topics=()),
     )
     assert passed.topics == asked[1:], "the controller says itself that there is no such id"
@@ -452,7 +456,7 @@ def test_a_fetch_that_waited_is_answered_by_the_rights_of_then_and_needs_no_task
     images = {True: image((TOPIC, "t", Operation.READ)), False: image()}
     may_read = True
     waiting: Deferred[Any] = Deferred()
-    rights = Rights(authorizer=Authorizer(), image=lambda: images[may_read])
+    rights = Rights(authorizer=Authorizer(), image=lambda: images[may_read], checks=CHECKS)
     offered = guarded({"Fetch": Offered(4, 12, lambda *_: Later(waiting, lambda found: found))}, rights)[
         "Fetch"
     ]
@@ -659,7 +663,7 @@ def test_an_id_that_is_hidden_is_deleted_as_one_that_no_topic_has() -> None:
         topics.add_topic(topic_id, name)
     acls = [(TOPIC, "seen", Operation.DESCRIBE), (TOPIC, "own", Operation.DELETE)]
     found = replace(image(*acls), topics=topics.freeze())
-    rights = Rights(authorizer=Authorizer(), image=lambda: found)
+    rights = Rights(authorizer=Authorizer(), image=lambda: found, checks=CHECKS)
     State = DeleteTopicsRequest.DeleteTopicState
     Result = DeleteTopicsResponse.DeletableTopicResult
 

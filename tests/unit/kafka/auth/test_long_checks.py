@@ -11,7 +11,7 @@ import pytest
 from metaquorum.listeners.access import steps
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.access.steps import SLICE, AccessAsked, Each
-from metaquorum.listeners.access.table import CHECKS
+from metaquorum.listeners.rights import CHECKS
 from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.wire import codec
@@ -91,7 +91,7 @@ async def test_others_are_served_while_a_long_request_is_checked() -> None:
     parts = tuple([part(partition_index=index) for index in range(COUNT)])
     body = kinds(group_id="g7", topics=(topic(name="no", partitions=parts),))
     offered = {"OffsetCommit": Offered(0, 9, lambda request, client: pytest.fail("nothing is allowed"))}
-    rights = Rights(authorizer=counting, image=MetadataImage)  # type: ignore[arg-type]
+    rights = Rights(authorizer=counting, image=MetadataImage, checks=CHECKS)  # type: ignore[arg-type]
     header = codec.RequestHeader(API_BY_NAME["OffsetCommit"].key, 8, 1, None)
     turns = 0
 
@@ -123,7 +123,7 @@ async def test_a_long_request_passes_with_what_is_allowed_and_is_answered_in_its
         seen.extend(each.name for each in request.body.topics)
         return answered(topics=tuple([answered.OffsetCommitResponseTopic(name=name) for name in seen]))
 
-    rights = Rights(authorizer=Counting(), image=MetadataImage)  # type: ignore[arg-type]
+    rights = Rights(authorizer=Counting(), image=MetadataImage, checks=CHECKS)  # type: ignore[arg-type]
     header = codec.RequestHeader(API_BY_NAME["OffsetCommit"].key, 8, 1, None)
     topics = [commit.OffsetCommitRequestTopic(name=name, partitions=(part,)) for name in names]
     guard = guarded({"OffsetCommit": Offered(0, 9, handler)}, rights)["OffsetCommit"]
@@ -148,7 +148,7 @@ async def test_what_a_long_fetch_is_refused_is_not_refused_again_in_one_turn(
     monkeypatch.setattr(steps, "_refusing", refusing)
     kinds: Any = request_type(API_BY_NAME["Fetch"].key).cls
     offered = {"Fetch": Offered(4, 11, lambda request, client: pytest.fail("nothing is allowed"))}
-    rights = Rights(authorizer=Counting(), image=MetadataImage)  # type: ignore[arg-type]
+    rights = Rights(authorizer=Counting(), image=MetadataImage, checks=CHECKS)  # type: ignore[arg-type]
     header = codec.RequestHeader(API_BY_NAME["Fetch"].key, 11, 1, None)
     denied = [number for number in range(2 * COUNT) if number % 10 != 7]
     topics = [

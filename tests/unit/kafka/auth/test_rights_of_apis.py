@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.listeners.access.table import CHECKS
+from metaquorum.listeners.rights import CHECKS
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, ResourceType
 from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.wire.table import API_BY_NAME

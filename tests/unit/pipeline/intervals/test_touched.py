@@ -33,9 +33,11 @@ MORE: list[Any] = [
     r.ClearElrRecord("elr"),
     r.ControllerRecord(2, uuid(7), False, (), (r.ControllerFeature("metadata.version", 1, 20),)),
     r.UnregisterControllerRecord(2),
+    r.ConfigRecord(4, "1", "log.cleaner.threads", "2"),
+    r.ConfigRecord(4, "1", "log.cleaner.threads", None),
     r.UnregisterBrokerRecord(1, 5),
 ]
-"""Types that `WRITTEN_BY` does not need for a part, each with an effect."""
+"""Types, and a removal, that `WRITTEN_BY` does not need for a part, each with an effect."""
 SAID_OF_A_BROKER: list[Any] = [
     r.BrokerRegistrationChangeRecord(1, 5, fenced=-1),
     r.BrokerRegistrationChangeRecord(1, 5, log_dirs=(uuid(4), uuid(2))),

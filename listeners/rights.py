@@ -1,14 +1,14 @@
-"""The permissions of each API: API x resource x operation, as Kafka checks them. docs/security.md is printed
-from it.
+"""The permissions of each API: API x resource x operation, as Kafka checks them. `python -m` with this module
+prints them (docs/security.md).
 
-Every API of the wire has a row; one without cannot be offered. An API with an empty row is open to every
-client that may connect.
+What the active controller answers declares its own beside the handler, what the image alone answers in
+`DESCRIBED`. Every API of the wire has a row; one without cannot be offered. An API with an empty row is open
+to every client that may connect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from metaquorum.listeners.access.special import (
     UNREAD,
@@ -19,47 +19,39 @@ from metaquorum.listeners.access.special import (
     FetchedOffsets,
     IdempotentProducers,
     MovedReplicas,
-    OwnedTokens,
     StillRead,
     SubscribedTopics,
-    TopicsDeleted,
     TopicsDescribed,
     TransactionsAdded,
     TransactionTopics,
     is_follower,
 )
 from metaquorum.listeners.access.steps import (
+    CLUSTER,
     CONFIGURED,
     ITEM,
+    TOPIC,
     AccessStep,
     Each,
     Listed,
     RightNeeded,
     Whole,
+    each_of_cluster,
+    each_topic,
+    on_cluster,
 )
+from metaquorum.listeners.forwarded.describe import DESCRIBED
+from metaquorum.listeners.forwarded.table import ANSWERED
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.metadata.settings.acls import ResourceType
+from metaquorum.platforms import end_without_reader
 
-TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
-TXN = ResourceType.TRANSACTIONAL_ID
-
-
-def _cluster(operation: Op) -> Whole:
-    return Whole((RightNeeded(operation, CLUSTER),))
+GROUP, TXN = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 
 def _group(operation: Op) -> Whole:
     return Whole((RightNeeded(operation, GROUP, "group_id"),))
-
-
-def _topics(operation: Op, items: str = "topics", results: str = "topics", **defaults: Any) -> Each:
-    return Each(items, results, (RightNeeded(operation, TOPIC, ITEM),), defaults)
-
-
-def _each(operation: Op, items: str, results: str) -> Each:
-    """Items that all belong to the cluster."""
-    return Each(items, results, (RightNeeded(operation, CLUSTER),))
 
 
 _FOLLOWER = Each("topics", "responses", (RightNeeded(Op.CLUSTER_ACTION, CLUSTER),), UNREAD, when=is_follower)
@@ -70,7 +62,7 @@ _READER = Each(
     UNREAD,
     when=lambda body: not is_follower(body),
 )
-_NODES = _cluster(Op.CLUSTER_ACTION)
+_NODES = on_cluster(Op.CLUSTER_ACTION)
 
 CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
     # ---- every client
@@ -85,7 +77,7 @@ CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
     ),
     "DescribeTopicPartitions": (
         AuthorizedOperations(TOPIC, "topic_authorized_operations", "topics", "name"),
-        _topics(Op.DESCRIBE),
+        each_topic(Op.DESCRIBE),
         Listed("topics", "name", RightNeeded(Op.DESCRIBE, TOPIC, ITEM)),
     ),
     "DescribeCluster": (AuthorizedOperations(CLUSTER, "cluster_authorized_operations"),),
@@ -101,7 +93,7 @@ CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
         ),
     ),
     "Fetch": (StillRead(), _FOLLOWER, _READER),
-    "ListOffsets": (_topics(Op.DESCRIBE),),
+    "ListOffsets": (each_topic(Op.DESCRIBE),),
     "OffsetForLeaderEpoch": (
         Each(
             "topics",
@@ -109,8 +101,8 @@ CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
             (RightNeeded(Op.DESCRIBE, TOPIC, ITEM, other=RightNeeded(Op.CLUSTER_ACTION, CLUSTER)),),
         ),
     ),
-    "DeleteRecords": (_topics(Op.DELETE, low_watermark=-1),),
-    "DescribeProducers": (_topics(Op.READ),),
+    "DeleteRecords": (each_topic(Op.DELETE, low_watermark=-1),),
+    "DescribeProducers": (each_topic(Op.READ),),
     # ---- groups
     "JoinGroup": (_group(Op.READ),),
     "SyncGroup": (_group(Op.READ),),
@@ -123,7 +115,7 @@ CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
         ),
     ),
     "OffsetFetch": (FetchedOffsets(),),
-    "OffsetDelete": (_group(Op.DELETE), _topics(Op.READ)),
+    "OffsetDelete": (_group(Op.DELETE), each_topic(Op.READ)),
     "DescribeGroups": (
         AuthorizedOperations(GROUP, "authorized_operations", "groups", "group_id"),
         Each("groups", "groups", (RightNeeded(Op.DESCRIBE, GROUP, ITEM),)),
@@ -175,74 +167,49 @@ CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
     "ListTransactions": (
         Listed("transaction_states", "transactional_id", RightNeeded(Op.DESCRIBE, TXN, ITEM)),
     ),
-    # ---- topics and their places
-    "CreateTopics": (
-        Each(
-            "topics",
-            "topics",
-            (RightNeeded(Op.CREATE, TOPIC, ITEM, other=RightNeeded(Op.CREATE, CLUSTER)),),
-            {"num_partitions": -1, "replication_factor": -1},
-        ),
-    ),
-    "DeleteTopics": (
-        TopicsDeleted(),
-        _topics(Op.DELETE, "topic_names", "responses"),
-        _topics(Op.DELETE, "topics", "responses"),
-    ),
-    "CreatePartitions": (_topics(Op.ALTER, "topics", "results"),),
-    "ElectLeaders": (
-        Whole((RightNeeded(Op.ALTER, CLUSTER),), when=lambda body: body.topic_partitions is None),
-        _each(Op.ALTER, "topic_partitions", "replica_election_results"),
-    ),
-    "AlterPartitionReassignments": (_cluster(Op.ALTER),),
-    "ListPartitionReassignments": (_cluster(Op.DESCRIBE),),
+    # ---- where replicas are
     "AlterReplicaLogDirs": (MovedReplicas(),),
-    "DescribeLogDirs": (_cluster(Op.DESCRIBE),),
-    # ---- settings
-    "DescribeConfigs": (
-        Each("resources", "results", (RightNeeded(Op.DESCRIBE_CONFIGS, CLUSTER, CONFIGURED),)),
-    ),
-    "AlterConfigs": (Each("resources", "responses", (RightNeeded(Op.ALTER_CONFIGS, CLUSTER, CONFIGURED),)),),
-    "IncrementalAlterConfigs": (
-        Each("resources", "responses", (RightNeeded(Op.ALTER_CONFIGS, CLUSTER, CONFIGURED),)),
-    ),
-    "ListConfigResources": (_cluster(Op.DESCRIBE_CONFIGS),),
-    "DescribeClientQuotas": (_cluster(Op.DESCRIBE_CONFIGS),),
-    "AlterClientQuotas": (_each(Op.ALTER_CONFIGS, "entries", "entries"),),
-    "UpdateFeatures": (_cluster(Op.ALTER),),
-    # ---- access
-    "DescribeAcls": (_cluster(Op.DESCRIBE),),
-    "CreateAcls": (_each(Op.ALTER, "creations", "results"),),
-    "DeleteAcls": (_each(Op.ALTER, "filters", "filter_results"),),
-    "DescribeUserScramCredentials": (_cluster(Op.DESCRIBE),),
-    "AlterUserScramCredentials": (
-        _each(Op.ALTER, "deletions", "results"),
-        _each(Op.ALTER, "upsertions", "results"),
-    ),
-    # The controller checks who owns a token, or may renew it.
-    "CreateDelegationToken": (OwnedTokens(),),
-    "RenewDelegationToken": (),
-    "ExpireDelegationToken": (),
-    "DescribeDelegationToken": (),
+    "DescribeLogDirs": (on_cluster(Op.DESCRIBE),),
     # ---- nodes and the quorum
-    "DescribeQuorum": (_cluster(Op.DESCRIBE),),
-    "AddRaftVoter": (_cluster(Op.ALTER),),
-    "RemoveRaftVoter": (_cluster(Op.ALTER),),
-    "UnregisterBroker": (_cluster(Op.ALTER),),
-    "WriteTxnMarkers": (_each(Op.CLUSTER_ACTION, "markers", "markers"),),
+    "WriteTxnMarkers": (each_of_cluster(Op.CLUSTER_ACTION, "markers", "markers"),),
     "UpdateRaftVoter": (_NODES,),
     "Vote": (_NODES,),
     "BeginQuorumEpoch": (_NODES,),
     "EndQuorumEpoch": (_NODES,),
     "FetchSnapshot": (_NODES,),
-    "AlterPartition": (_NODES,),
     "Envelope": (_NODES,),
-    "BrokerRegistration": (_NODES,),
-    "BrokerHeartbeat": (_NODES,),
-    "ControllerRegistration": (_NODES,),
-    "AllocateProducerIds": (_NODES,),
-    "AssignReplicasToDirs": (_NODES,),
+    **{name: each.rights for name, each in (DESCRIBED | ANSWERED).items()},
 }
 
 CHECKS_OF_CONTROLLERS: Mapping[str, tuple[AccessStep, ...]] = {**CHECKS, "Fetch": (_NODES,)}
 """Controllers have the metadata log only, which is for nodes."""
+
+_OPEN = "nothing"
+
+
+def checks_table() -> str:
+    """The rows: the permission, and the APIs that need it."""
+    by_need: dict[str, list[str]] = {}
+    for api, steps in CHECKS.items():
+        by_need.setdefault(_needs(steps), []).append(api)
+    rows = ["| needed | by |", "|---|---|"]
+    rows += [f"| {needs} | {', '.join(apis)} |" for needs, apis in by_need.items()]
+    return "\n".join(rows) + "\n"
+
+
+def _needs(steps: tuple[AccessStep, ...]) -> str:
+    parts = dict.fromkeys(part for step in steps for part in [*map(_check, step.checks), step.also] if part)
+    return "; ".join(parts) or _OPEN
+
+
+def _check(check: RightNeeded) -> str:
+    operation = check.operation.name.title().replace("_", "")
+    if check.source == CONFIGURED:
+        return f"{operation} on the configured topic or group, else on the cluster"
+    text = f"{operation} on the {check.resource.name.lower().replace('_', ' ')}"
+    return text if check.other is None else f"{text}, or {_check(check.other)}"
+
+
+if __name__ == "__main__":
+    end_without_reader()
+    print(checks_table(), end="")

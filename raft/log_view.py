@@ -88,17 +88,25 @@ class LogView:
             return True
         if self.start_offset == 0 or LogPosition(epoch, offset) in self.snapshots:
             return False
-        first = self.epochs.first_epoch
+        first = self._first_known_epoch
         return first is None or epoch < first
+
+    @property
+    def _first_known_epoch(self) -> int | None:
+        """The epoch of which this log knows where it ends: that of the snapshot at its start, or the first of
+        its records."""
+        at_start = [snapshot.epoch for snapshot in self.snapshots if snapshot.offset == self.start_offset]
+        return at_start[0] if at_start else self.epochs.first_epoch
 
     def divergence(self, offset: int, epoch: int) -> LogPosition | None:
         """None if this log contains the replica's log up to (offset, epoch); otherwise where the replica's
-        `epoch`, or the largest one below it, ends here (KIP-595)."""
+        `epoch`, or the largest one below it, ends here (KIP-595). If that is where this log starts, what the
+        replica has beyond it is cut: a snapshot does not pass its log, and would end a voter of Kafka."""
         if offset == 0 or LogPosition(epoch, offset) in self.snapshots:
             return None
         end = self.epochs.end_offset_for(epoch, self.end_offset)
         if end is None:
-            return LogPosition(0, self.start_offset)
+            return LogPosition(self.epoch_before(self.start_offset), self.start_offset)
         return end if end.epoch != epoch or end.offset < offset else None
 
     def truncation_offset(self, diverging: LogPosition) -> int:

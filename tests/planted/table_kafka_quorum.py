@@ -31,6 +31,15 @@ NEWEST = f"{MESSAGES}::test_the_newest_version_carries_a_whole_request"
 
 KAFKA_QUORUM_BUGS = (
     Bug(
+        name="snapshot-that-a-log-has-passed",
+        breaks="a replica is sent a snapshot only if that passes its log; otherwise its log is cut",
+        source="Kafka 3.7: ReplicatedLog.validateOffsetAndEpoch, KafkaMetadataLog.endOffsetForEpoch",
+        file="raft/log_view.py",
+        old="        return at_start[0] if at_start else self.epochs.first_epoch\n",
+        new="        return self.epochs.first_epoch\n",
+        caught_by=("tests/unit/raft/test_log_view.py", f"{MIXED}::test_a_mixed_quorum_keeps_every_law"),
+    ),
+    Bug(
         name="quorum-described-by-a-follower",
         breaks="a refusal of the partition leads to the controller that leads, as one of the request does",
         source="Kafka 3.9: KafkaRaftClient.handleDescribeQuorumRequest",

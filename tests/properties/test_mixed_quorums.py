@@ -156,7 +156,7 @@ def run(seed: int, steps: int) -> MixedWorld:
     return world
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(24), 53, 271])
 def test_a_mixed_quorum_keeps_every_law(seed: int) -> None:
     assert run(seed, 1500).acknowledged > 0
 
@@ -166,7 +166,7 @@ def test_schedules_reach_the_rare_states() -> None:
     voters."""
     marks: set[str] = set()
     led, reads = 0, set()
-    for seed in range(124, 136):
+    for seed in range(146, 158):
         world = run(seed, 1500)
         marks |= world.marks
         led += world.led_by_kafka > 0

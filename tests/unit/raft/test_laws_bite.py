@@ -368,7 +368,8 @@ def test_who_needs_a_snapshot() -> None:
         (10, 2, False),  # where the snapshot ends
         (10, 1, True),  # the same offset, of another history
         (15, 3, False),
-        (12, 2, True),
+        (12, 1, True),
+        (12, 2, False),  # it is cut to where the snapshot ends
         (12, 3, False),
         (30, 5, False),
     ]:

@@ -79,12 +79,18 @@ def test_figure_7_answers() -> None:
 def test_a_snapshot_is_needed_below_the_start_and_for_epochs_that_the_table_forgot() -> None:
     log = view([4, 4, 5], start=100, snapshots=(LogPosition(3, 100), LogPosition(4, 102)))
     assert log.snapshot_needed(99, 3)
-    assert log.snapshot_needed(101, 3)
+    assert log.snapshot_needed(101, 2)
+    assert not log.snapshot_needed(101, 3), "it is cut to where that epoch ends here"
+    assert log.divergence(101, 3) == LogPosition(3, 100)
     assert not log.snapshot_needed(102, 4)
     assert not log.snapshot_needed(100, 3), "the end of a snapshot that this node has is known"
     assert log.divergence(100, 3) is None
     assert log.epoch_before(100) == 3
     assert log.epoch_before(103) == 5
+    empty = view([], start=100, snapshots=(LogPosition(3, 100),))
+    assert empty.snapshot_needed(103, 2)
+    assert not empty.snapshot_needed(103, 3)
+    assert empty.divergence(103, 3) == empty.divergence(103, 5) == LogPosition(3, 100)
     whole = view([4, 4, 5])
     assert not whole.snapshot_needed(0, 0)
     assert not whole.snapshot_needed(2, 1), "a log from 0 on serves everyone by truncation"

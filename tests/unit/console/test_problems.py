@@ -64,6 +64,15 @@ def test_each_number_is_as_severe_as_the_lines_about_the_same(tmp_path: Path) ->
     assert seen[4]["active brokers"] == "critical"
 
 
+def test_the_newest_warning_is_one_before_the_moment(tmp_path: Path) -> None:
+    """Where nothing is wrong, it says where to look; what the moment does not include yet is none."""
+    lost, led = (r.PartitionChangeRecord(1, ORDERS, leader=leader) for leader in (-1, 1))
+    console = asked(tmp_path, (1, [lost]), (1, [led]))  # 7, 8
+    warnings = [console.view("overview", at=at)["warning"] for at in (7, 8, 9)]
+    assert warnings[0] is None
+    assert [(each["offset"], each["kind"]) for each in warnings[1:]] == [(7, "leaderless")] * 2
+
+
 def test_an_unclean_election_is_a_line_from_then_on_until_its_topic_is_deleted(tmp_path: Path) -> None:
     """Also when the five numbers are good again: what was lost stays lost."""
     console = asked(

@@ -7,6 +7,7 @@ import heapq
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import PersistQuorumState, RaftEffect, SendRequest
@@ -131,6 +132,16 @@ def test_a_voter_without_pre_votes_that_is_ahead_counts_as_refusing_one(how: str
     quorum.hear(asks_for_vote(core, ahead, epoch=8, end=LogPosition(0, 0)), 20_000)
     quorum.run(until_ms=40_000)
     assert core.is_leader
+
+
+def test_only_of_voters_is_it_remembered_where_their_log_ends() -> None:
+    """From kraft.version 1 on, a node of any id may request votes: they must not fill the memory."""
+    core = make()
+    core.start(now_ms=0)
+    for candidate in (VOTERS[0], 98, 99):
+        request = asks_for_vote(core, candidate, epoch=7, end=LogPosition(6, 10))
+        core.on_request(candidate, replace(request, kraft_version=1), now_ms=1)
+    assert core.state.log_ends == {VOTERS[0]: LogPosition(6, 10)}
 
 
 def test_the_vote_of_another_is_enough_against_a_voter_that_is_ahead() -> None:

@@ -2,9 +2,10 @@
 
 All tools share one definition. In log order, the longest series of timestamps that never decreases counts. A
 batch outside it is *odd*: its node's clock was set wrong for a while, or lags. Consecutive odd batches are
-shifted together, by the smallest amount that puts them between the counting batches around them; distances
-between them are kept if there is room. So one batch stamped six years ahead does not affect the order of
-later ones. If no batch is off by JUMP_MS, the clock does not jump, and every batch keeps its own timestamp.
+shifted together, up to the next jump among them, by the smallest amount that puts them between the counting
+batches around them and behind those before; distances between them are kept if there is room. So one batch
+stamped six years ahead does not affect the order of later ones. If no batch is off by JUMP_MS, the clock does
+not jump, and every batch keeps its own timestamp.
 """
 
 from __future__ import annotations
@@ -320,10 +321,13 @@ def _times(stamps: Longs) -> tuple[Longs, Longs]:
     off[stamps < 0] = 0
     times = before.copy()
     odd = np.flatnonzero(off)
-    cuts = np.flatnonzero((np.diff(places[odd]) != 0) | (np.diff(np.sign(off[odd])) != 0)) + 1
+    other = (np.diff(places[odd]) != 0) | (np.diff(np.sign(off[odd])) != 0)
+    cuts = np.flatnonzero(other | (np.diff(stamps[odd]) <= -JUMP_MS)) + 1
     for rows in np.split(odd, cuts):
         if len(rows):
             moved = stamps[rows] - off[rows][np.argmax(np.abs(off[rows]))]
+            if off[rows[0]] < 0:  # the clock may have run backwards before: behind what was stamped then
+                moved += times[rows[0] - 1] - before[rows[0]]
             low = before[rows[0]] if places[rows[0]] >= 0 else None
             high = behind[rows[0]] if places[rows[0]] + 1 < len(chosen) else None
             times[rows] = np.clip(moved, low, high)

@@ -59,10 +59,18 @@ def told(stamps: list[int]) -> tuple[list[int], list[int]]:
         off.append(0 if not is_odd else min(stamp - before, 0) or max(stamp - behind, 0))
     times = [stamps[chosen[0] if slot is None else slot] for slot, _ in slots]
     odd = [at for at, by in enumerate(off) if by]
-    for _, group in itertools.groupby(odd, key=lambda at: (slots[at], off[at] > 0)):
-        together = list(group)
+    groups: list[list[int]] = []
+    for last, at in itertools.pairwise([-1, *odd]):
+        same = last >= 0 and slots[at] == slots[last] and (off[at] > 0) == (off[last] > 0)
+        if same and stamps[at] > stamps[last] - JUMP_MS:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+    for together in groups:
         by = max((off[at] for at in together), key=abs)
         slot, next_one = slots[together[0]]
+        if by < 0 and slot is not None:
+            by -= times[together[0] - 1] - stamps[slot]
         for at in together:
             moved = stamps[at] - by if slot is None else max(stamps[at] - by, stamps[slot])
             times[at] = moved if next_one is None else min(moved, stamps[next_one])

@@ -175,9 +175,16 @@ class Moments:
     def parts_about(
         self, entity: str, end_offset: int | None = None, *, changes: bool
     ) -> Iterator[LogPart] | None:
-        """The parts of the log up to an offset (None: its end) that hold all records about a topic or broker;
-        without `changes`, those that only change a topic's partitions may be elsewhere. None while that is
-        not known."""
+        """The parts of the log of `ranges_about`, each with the state before it."""
+        ranges = self.ranges_about(entity, end_offset, changes=changes)
+        return None if ranges is None else self._kept.parts(ranges)
+
+    def ranges_about(
+        self, entity: str, end_offset: int | None = None, *, changes: bool
+    ) -> list[tuple[int, int]] | None:
+        """From and up to which offsets the log, up to an offset (None: its end), holds all records about a
+        topic or broker; without `changes`, those that only change a topic's partitions may be elsewhere. None
+        while that is not known."""
         mentions, log = self._mentions, self.log
         if mentions is None or self._filled is None or self._sound_end is not None:
             return None
@@ -186,7 +193,7 @@ class Moments:
             return None
         end = self.clock().end_offset if end_offset is None else end_offset
         ranges = [(start, min(until, end)) for start, until in ranges if start < end]
-        return self._kept.parts([*ranges, (min(mentions.end_offset, end), end)])
+        return [*ranges, (min(mentions.end_offset, end), end)]
 
     def _place(self, point: Point) -> tuple[int, ShownAs | None]:
         if point.after and (behind := self._behind(point)) is not None:
@@ -218,6 +225,12 @@ class Moments:
             if not found.problems:
                 return found
         known = known_from(self.log)
+        if known is None:
+            raise InspectError(
+                f"{self.log.path} begins at offset {self.log.start_offset}, and no snapshot beside it reaches"
+                " that offset: no state is known. Events and Records show what the records alone say; for the"
+                " rest, start metaquorum console with a directory that has the snapshot"
+            )
         is_known = known is not None and offset >= known  # elsewhere, state_at says what is needed
         return with_quorum(self.log, state_at(self.log, Point(offset=offset), past_corruption=is_known))
 

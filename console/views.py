@@ -271,10 +271,13 @@ class Views:
         entity = resolved(wanted.entity, state.image)
         wanted = EntityTarget(entity=entity, field=wanted.field)
         moment = END if self._log.is_checkpoint else Point(offset=state.end_offset)
-        parts = None
+        parts, begin_at = None, self.moments.states_before(entity, state.end_offset)
         if entity.startswith("topic/") and wanted.partition is None:
             parts = self.moments.parts_about(entity, state.end_offset, changes=False)
-        answer = explain(self._log, wanted, moment, past_corruption=True, last=last, parts=parts)
+            begin_at = iter(())
+        answer = explain(
+            self._log, wanted, moment, past_corruption=True, last=last, parts=parts, begin_at=begin_at
+        )
         links = answer.links[-last:][::-1]
         return {
             **explanation_json(answer, links),

@@ -277,7 +277,7 @@ function chain(answer) {
     recordLink(each.offset), ` ${timeText(each.createTime)} ${each.type} `,
     h("span", { class: "mono" }, each.changes.map((one) => (one.before === null ? `${one.field} ${valueText(one.after)}` : `${one.field} ${valueText(one.before)} → ${valueText(one.after)}`)).join(", ")),
     each.causes.map((cause) => h("p", { class: "cause" }, `${cause.rule}: `, ...prose(cause.text), cause.offset !== null && !linksTo(cause.text, cause.offset) && [" (", recordLink(cause.offset), ")"]))))),
-    answer.earlierRecords ? h("p", { class: "moment" }, `${answer.earlierRecords} earlier records are not shown.`) : null,
+    answer.earlierRecords !== 0 && h("p", { class: "moment" }, `${answer.earlierRecords ?? "There may be"} earlier records${answer.earlierRecords === null ? "" : " are not shown"}.`),
     answer.uncovered.map((each) => h("p", { class: "notes" }, sentence(each.text)))];
 }
 

@@ -313,7 +313,7 @@ function selectOf(id, text, options, value) {
 }
 
 function askedText(asked) {
-  if (!asked.request) return `the controller itself: ${asked.rule}`;
+  if (!asked.request) return `the controller itself, by rule ${asked.rule}`;
   return asked.principal ? `${asked.request} by ${asked.principal}` : asked.request;
 }
 

@@ -9,7 +9,7 @@ import pytest
 from metaquorum.config.files import Resolved, resolve
 from metaquorum.config.load import load_config
 from metaquorum.errors import ConfigError
-from tests.unit.config.test_config import BROKER, written
+from tests.unit.config.test_config import BROKER, CONTROLLER, written
 
 CLASSES = "org.apache.kafka.common.config.provider."
 PROVIDERS = {
@@ -80,6 +80,15 @@ def test_an_error_never_shows_what_was_looked_up(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert "secret" not in str(caught.value) and reference in str(caught.value)
+
+
+def test_a_warning_never_shows_what_was_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_HOST", "10.9.8.7")
+    voters = {"controller.quorum.voters": "1@${env:NODE_HOST}:9099"}  # its listener has another port
+    config = load_config(written(tmp_path, {**CONTROLLER, **PROVIDERS, **voters}))
+    assert config.voters[0].host == "10.9.8.7"
+    (warning,) = [each for each in config.warnings if "9099" in each]
+    assert "1@${env:NODE_HOST}:9099" in warning and "10.9.8.7" not in warning
 
 
 def test_a_value_that_is_part_of_another_leaves_nothing_of_that_to_see() -> None:

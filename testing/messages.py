@@ -10,7 +10,6 @@ from metaquorum.clients.admin.partition_logs import EARLIEST, LATEST, log_offset
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.batches.batch import Batches, RecordBatch, read_marker
-from metaquorum.testing.errors import ClusterError
 from metaquorum.wire.messages import FetchRequest
 
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
@@ -19,6 +18,8 @@ _FETCH_BYTES = 4 * 1024 * 1024
 _LENGTH_BYTES = 12
 _LAST_BY_NAME = 12
 """The last version of Fetch that names topics."""
+CUT_MEANWHILE = ErrorCode.OFFSET_OUT_OF_RANGE
+"""Retention was faster than the reader."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,17 +39,22 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_partition(
     client: KafkaClient, leader: int, topic: str, partition: int
-) -> tuple[StoredMessage, ...]:
-    """All messages up to the high watermark, in order. Raises ClusterError, and what `KafkaClient` raises."""
+) -> tuple[StoredMessage, ...] | ErrorCode:
+    """All messages up to the high watermark, in order, or why they could not be read. Raises what
+    `KafkaClient` raises."""
     place = topic, partition
-    bounds = [(await log_offsets(client, {place: at}))[place] for at in (EARLIEST, LATEST)]
-    for bound in bounds:
+    bounds: list[int] = []
+    for at in (EARLIEST, LATEST):
+        bound = (await log_offsets(client, {place: at}))[place]
         if isinstance(bound, ErrorCode):
-            raise ClusterError(f"{topic}-{partition} cannot be read: {bound.name}")
+            return bound
+        bounds.append(bound)
     offset, end = bounds
     batches: list[RecordBatch] = []
     while offset < end:
         fetched = await _batches_from(client, leader, topic, partition, offset)
+        if isinstance(fetched, ErrorCode):
+            return fetched
         if not fetched:
             break
         batches += fetched
@@ -58,7 +64,7 @@ async def read_partition(
 
 async def _batches_from(
     client: KafkaClient, leader: int, topic: str, partition: int, offset: int
-) -> list[RecordBatch]:
+) -> list[RecordBatch] | ErrorCode:
     message: Any = FetchRequest
     part = message.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
     body = message(
@@ -70,8 +76,7 @@ async def _batches_from(
     answer = await client.ask(body, target=leader, lowest=4, highest=_LAST_BY_NAME)
     ((fetched,),) = [each.partitions for each in answer.responses]
     if fetched.error_code:
-        code = ErrorCode.of(fetched.error_code).name
-        raise ClusterError(f"{topic}-{partition} cannot be read from offset {offset}: {code}")
+        return ErrorCode.of(fetched.error_code)
     return list(Batches.sealed(_whole(bytes(fetched.records or b""))).split())
 
 

@@ -202,7 +202,8 @@ def test_a_rule_is_named_once_and_the_headings_of_a_narrow_table_say_that_they_s
             fenced = browser.text("main tbody tr")
             assert fenced.count("session-expired") == 1
             browser.go("#/events?text=leaderless")
-            assert "[broker-fenced] (the controller itself: session-expired)" in browser.text("main tbody tr")
+            row = browser.text("main tbody tr")
+            assert "[broker-fenced] (the controller itself, by rule session-expired)" in row
             assert browser.run(CELLS_HOLD_ONE_THING)
             browser.go("#/brokers")
             heading = "getComputedStyle(document.querySelector('main .sheet thead tr'), '::before').content"

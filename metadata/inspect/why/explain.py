@@ -81,7 +81,8 @@ def explain(
     clock = None if log.is_checkpoint else partial(clock_of, log)
     tried: int | None = None
     snapshots = () if parts is not None else _starts(log, target, point, last, known_start)
-    for start in itertools.chain(begin_at, snapshots):
+    starts: Iterator[FoundState | int] = itertools.chain(begin_at, snapshots)
+    for start in starts:
         lines: list[str] = []
         if isinstance(start, FoundState):
             found = start

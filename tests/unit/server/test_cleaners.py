@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.broker.server.data import cleaner_process, cleaners
-from metaquorum.broker.server.data.cleaner_process import BugError
+from metaquorum.broker.server.data.cleaner_process import Begin, BugError, Passes
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.storage import errors
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
@@ -145,6 +145,26 @@ def test_a_broker_without_a_process_of_its_own_compacts_a_log_in_memory(tmp_path
     cleaners.processes.stop()
 
 
+@pytest.mark.parametrize(("count", "rate"), [(1, 100.0), (4, 25.0)])
+def test_the_processes_share_what_a_broker_may_read_and_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, rate: float
+) -> None:
+    begun: list[Begin] = []
+
+    class Refusing(Passes):
+        def begin(self, order: Begin) -> object:
+            begun.append(order)
+            return CleaningEndedError()
+
+    monkeypatch.setattr(cleaners, "Passes", Refusing)
+    asked = Cleaners(count, 100.0, PosixDisk())
+    _, cleaning = written(tmp_path / "t-0", 1)
+    with pytest.raises(CleaningEndedError):
+        asked.step(cleaning)
+    asked.processes.stop()
+    assert [each.bytes_per_second for each in begun] == [rate]
+
+
 def test_passes_of_several_directories_take_turns_in_one_process(tmp_path: Path, one: Cleaners) -> None:
     passes = [written(tmp_path / name, seed) for seed, name in enumerate("abc")]
     left = [cleaning for _, cleaning in passes]
@@ -176,13 +196,16 @@ def test_each_process_takes_the_pass_that_finds_it_free(tmp_path: Path) -> None:
 
 def test_a_pass_whose_process_is_killed_is_over_and_a_new_one_is_whole(tmp_path: Path, one: Cleaners) -> None:
     writer, cleaning = written(tmp_path / "t-0", 1)
+    _, other = written(tmp_path / "t-1", 2)
+    one.step(other)
     one.step(cleaning)
     cleaning.swap()
     (pid,) = one.pids
     os.kill(pid, signal.SIGKILL)
-    for _ in range(2):  # what the process knew of the keys is lost for good
+    for lost in (cleaning, cleaning, other):  # what the process knew of the keys is lost for good
         with pytest.raises(CleaningEndedError):
-            one.step(cleaning)
+            one.step(lost)
+    assert one.pids == []  # no other process is asked for it
     one.processes.forget(cleaning)
     check(writer, writer.log)
     one.finish(begun(writer.log, writer.now_ms))

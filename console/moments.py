@@ -254,15 +254,20 @@ class Moments:
             found = self._replayed(near, offset)
             if not found.problems:
                 return found
-        known = known_from(self.log)
-        if known is None:
+        first_known = self._first_known()
+        is_known = offset >= first_known  # elsewhere, state_at says what is needed
+        return with_quorum(self.log, state_at(self.log, Point(offset=offset), past_corruption=is_known))
+
+    def _first_known(self) -> int:
+        """From which offset on the log has states. Raises InspectError for one that has none."""
+        offset = known_from(self.log)
+        if offset is None:
             raise InspectError(
                 f"{self.log.path} begins at offset {self.log.start_offset}, and no snapshot beside it reaches"
                 " that offset: no state is known. Events and Records show what the records alone say; for the"
                 " rest, start metaquorum console with a directory that has the snapshot"
             )
-        is_known = known is not None and offset >= known  # elsewhere, state_at says what is needed
-        return with_quorum(self.log, state_at(self.log, Point(offset=offset), past_corruption=is_known))
+        return offset
 
     def _near(self, offset: int) -> FoundState | None:
         """The newest state up to an offset that is at hand, or that a snapshot holds; None without any."""

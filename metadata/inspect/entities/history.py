@@ -82,7 +82,7 @@ def history(
     """The rows of every wanted entity, in the order in which they ended; those that still hold are last.
 
     `limits` receives what the rows do not cover. `parts`: where all records about what is wanted are, up to
-    `end`. `begun`: the state from which on there are rows, in the place of `start`. Only the visible state
+    `end`. `begun`: the state from which on there are rows, instead of `start`. Only the visible state
     counts: records inside an open metadata transaction make no row. Raises InspectError for a checkpoint,
     which is one state, and as `steps` does.
     """

@@ -68,17 +68,19 @@ class Grouped(NamedTuple):
 
 
 def config_events(batch: BatchChanges, *, is_known: bool) -> Iterator[Grouped]:
-    """Settings that changed, one event per resource. Old values count only if the state is known."""
-    by_resource: dict[str, list[tuple[int, str]]] = {}
+    """Settings that changed, one event per resource, which is also about each of them. Old values count only
+    if the state is known."""
+    by_resource: dict[str, list[tuple[int, str, str]]] = {}
     for offset, resource, key, old, new in batch.configs:
         if old == new and (is_known or new is not None):
             continue
         text = _setting_text(key, old if is_known else None, new)
-        by_resource.setdefault(config_path(resource), []).append((offset, text))
+        by_resource.setdefault(config_path(resource), []).append((offset, key, text))
     for path, found in by_resource.items():
         name = path.removeprefix("config/")
-        text = f"{name}: {listed([text for _, text in found])}"
-        yield Grouped(found[0][0], "config changed", path, text, "info", None, (name,))
+        text = f"{name}: {listed([text for _, _, text in found])}"
+        settings = (f"{path}/{key}" for _, key, _ in found)
+        yield Grouped(found[0][0], "config changed", path, text, "info", None, (name, *settings))
 
 
 def _setting_text(key: str, old: str | None, new: str | None) -> str:

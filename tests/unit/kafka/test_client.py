@@ -16,6 +16,7 @@ import pytest
 from metaquorum.clients.kafka.connection import (
     REQUESTS_MAX,
     ConnectionFailed,
+    HostUnknown,
     NodeConnection,
     PendingRequests,
     TlsFailed,
@@ -50,6 +51,12 @@ def offers(**ranges: tuple[int, int]) -> ApiVersionsResponse:
             for name, (low, high) in ranges.items()
         )
     )
+
+
+async def test_a_node_whose_name_no_host_has() -> None:
+    """As another node's listeners have it: Python raises UnicodeError for it, no OSError."""
+    with pytest.raises(HostUnknown, match="cannot be resolved"):
+        await connect("a..b", 1, client_id="me", answer_max_bytes=100_000, timeout_s=20)
 
 
 # ---- without a socket
@@ -173,7 +180,11 @@ async def answering(
         server.close()
 
 
-async def test_a_node_that_lacks_our_version_of_apiversions_is_asked_in_its_own() -> None:
+@pytest.mark.parametrize(("named", "asked"), [((0, 1), [3, 1]), (None, [3, 0])])
+async def test_a_node_that_lacks_our_version_of_apiversions_is_asked_in_its_own(
+    named: tuple[int, int] | None, asked: list[int]
+) -> None:
+    """Or in version 0, which all have, if it does not name one."""
     versions = []
 
     def answer(data: bytes) -> bytes:
@@ -181,14 +192,15 @@ async def test_a_node_that_lacks_our_version_of_apiversions_is_asked_in_its_own(
         version = request.header.version
         versions.append(version)
         known = offers(ApiVersions=(0, 1), Metadata=(0, 1))
-        refused = ApiVersionsResponse(error_code=35, api_keys=known.api_keys)
-        spoken, body = (0, refused) if version > 1 else (version, known)
+        own = {} if named is None else {"ApiVersions": named}
+        refused = ApiVersionsResponse(error_code=35, api_keys=offers(**own, Metadata=(0, 1)).api_keys)
+        spoken, body = (0, refused) if version > asked[-1] else (version, known)
         frame = b"".join(codec.encode_response(18, spoken, len(versions) - 1, body))
         return len(frame).to_bytes(4, "big") + frame
 
     async with answering(answer) as port:
         connection = await opened(port)
-        assert (versions, connection.version("Metadata")) == ([3, 1], 1)
+        assert (versions, connection.version("Metadata")) == (asked, 1)
         connection.close()
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +62,31 @@ class AnswerTurns:
             async with self._free:
                 if await request.is_disconnected():
                     return Response(status_code=_OVERTAKEN)
-                return await asyncio.to_thread(answer, request)
+                return await _apart(lambda: answer(request))
 
         return in_turn
+
+
+async def _apart(answer: Callable[[], Response]) -> Response:
+    """An answer that is made in a thread which ends with the process: Ctrl-C need not wait for a view that
+    reads much of a log."""
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[Response] = loop.create_future()
+
+    def settle(settled: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(lambda: None if made.done() else settled())
+
+    def run() -> None:
+        try:
+            response = answer()
+        except BaseException as error:
+            settle(partial(made.set_exception, error))
+        else:
+            settle(partial(made.set_result, response))
+
+    threading.Thread(target=run, name="answer", daemon=True).start()
+    return await made
 
 
 def in_json(value: Any, status: int = 200) -> Response:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from metaquorum.console import event_reader, strip
+from metaquorum.console.answers import AnswerTurns
 from metaquorum.console.app import application
 from metaquorum.console.event_reader import Piece, ReaderLostError, pieces, pieces_apart
 from metaquorum.console.kept_states import KeptStates
@@ -41,6 +46,8 @@ from tests.unit.metadata.made_logs import (
     make_node,
     memory_disk,
 )
+
+WAIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +165,27 @@ def test_a_cluster_that_takes_long_to_answer_is_said(
         made.follow(lambda: said.append(made.trouble))
         assert made.trouble == ""
     assert said[0] == "" and said[1].startswith("the cluster does not answer")
+
+
+def test_an_answer_that_takes_long_does_not_hold_up_the_end() -> None:
+    is_over, has_begun = threading.Event(), threading.Event()
+
+    def view(request: Request) -> dict[str, Any]:
+        has_begun.set()
+        is_over.wait(WAIT_S)
+        return {}
+
+    async def cut_off() -> None:
+        request = Request({"type": "http", "headers": []}, receive=asyncio.Event().wait)
+        asking = asyncio.ensure_future(AnswerTurns(1).handler(view)(request))
+        await asyncio.to_thread(has_begun.wait, WAIT_S)
+        asking.cancel()
+
+    began_s = time.monotonic()
+    asyncio.run(cut_off())
+    took_s = time.monotonic() - began_s
+    is_over.set()
+    assert took_s < WAIT_S / 2
 
 
 def test_events_are_sent_in_large_pieces_while_time_is_short(

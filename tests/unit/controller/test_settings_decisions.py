@@ -502,6 +502,8 @@ def test_controllers_register_once_for_each_process() -> None:
     ):
         refused = decide(image, RegisterControllerRequest(**{**_fields(request), **changes}))
         assert refused.response.code is code and refused.records == ()
+        # What the request itself refuses waits for no commit.
+        assert refused.depends_on_image == (code is ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _fields(request: RegisterControllerRequest) -> dict[str, object]:

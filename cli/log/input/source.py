@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+import click
+
 from metaquorum.cli.errors import print_problem
 from metaquorum.cli.log.input.archive import is_archive, open_archive
 from metaquorum.metadata.errors import InspectError
@@ -34,6 +36,9 @@ __all__ = [
     "open_reader",
 ]
 
+BEFORE_OPENING = "metaquorum.cli.log.input.source.before_opening"
+"""Key in a context's `meta`: a function that copies the log of a running cluster. It is called when a log is
+first opened: by then, a command has refused options that do not fit."""
 _SHOWN_FROM_BYTES = 2 << 20
 """`check` takes a few seconds for this size. What is done within _INTERVAL_S shows no progress."""
 _INTERVAL_S = 0.2
@@ -68,6 +73,7 @@ def open_paths(paths: Sequence[str]) -> list[MetadataLog]:
 
 def logs_at(path: str) -> list[MetadataLog]:
     """The log at a path, or those of the nodes below it. Raises as `open_path` does."""
+    _prepare()
     path, disk = _disk_of(path)
     if is_archive(path):
         return _found(open_archive(path), path)
@@ -86,6 +92,13 @@ def logs_at(path: str) -> list[MetadataLog]:
         return logs
     refuse_other_logs(log)
     return [log]
+
+
+def _prepare() -> None:
+    context = click.get_current_context(silent=True)
+    prepare = None if context is None else context.meta.pop(BEFORE_OPENING, None)
+    if prepare is not None:
+        prepare()
 
 
 def _disk_of(path: str) -> tuple[str, Disk]:

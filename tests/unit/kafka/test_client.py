@@ -16,6 +16,7 @@ import pytest
 from metaquorum.clients.kafka.connection import (
     REQUESTS_MAX,
     ConnectionFailed,
+    HostUnknown,
     NodeConnection,
     PendingRequests,
     TlsFailed,
@@ -50,6 +51,12 @@ def offers(**ranges: tuple[int, int]) -> ApiVersionsResponse:
             for name, (low, high) in ranges.items()
         )
     )
+
+
+async def test_a_node_whose_name_no_host_has() -> None:
+    """As another node's listeners have it: Python raises UnicodeError for it, no OSError."""
+    with pytest.raises(HostUnknown, match="cannot be resolved"):
+        await connect("a..b", 1, client_id="me", answer_max_bytes=100_000, timeout_s=20)
 
 
 # ---- without a socket

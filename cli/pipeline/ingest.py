@@ -150,7 +150,7 @@ class _Interrupts:
     and stop: a JVM whose Python leaves while it starts never ends."""
 
     def __enter__(self) -> Self:
-        self._waits, self._came = True, False
+        self._waits, self._is_interrupted = True, False
         self._earlier = signal.signal(signal.SIGINT, self._take)
         return self
 
@@ -160,14 +160,14 @@ class _Interrupts:
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         logging.disable()  # py4j logs a traceback
-        self._came = True
+        self._is_interrupted = True
         if not self._waits:
             raise KeyboardInterrupt
 
     def end_the_run(self) -> None:
         """From now on Ctrl-C raises KeyboardInterrupt; raises it if Ctrl-C came before."""
         self._waits = False
-        if self._came:
+        if self._is_interrupted:
             raise KeyboardInterrupt
 
     def wait(self) -> None:

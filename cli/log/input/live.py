@@ -204,6 +204,7 @@ class LiveCopy:
         self._thread: threading.Thread | None = None
         self._is_complete = threading.Event()
         self._stop: Callable[[], object] = self._is_complete.set
+        self._is_closed = False
         self._problem: BaseException | None = None
         # gRPC hands what comes late for a call to the loop that made it, and complains if that is closed.
         self._runner = asyncio.Runner()
@@ -248,6 +249,7 @@ class LiveCopy:
                 disk.remove(join(directory, segment_name(base)))
 
     def close(self) -> None:
+        self._is_closed = True
         with suppress(RuntimeError):  # the loop has ended by itself
             self._stop()
         if self._thread is not None:
@@ -326,6 +328,8 @@ class LiveCopy:
             task = asyncio.current_task()
             if task is not None and following is not None:
                 self._stop = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+                if self._is_closed:  # before it began: Ctrl-C came at once
+                    task.cancel()
             return await copy_log(
                 source,
                 LogSpool(PosixDisk(), self._directory, room=room, copied=self._log),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
 
 from metaquorum.cli.errors import print_problem
 from metaquorum.cli.log.input.archive import is_archive, open_archive
@@ -34,6 +36,8 @@ __all__ = [
     "open_reader",
 ]
 
+NAMES = "metaquorum.cli.log.input.source.names"
+"""Key in a context's `meta`: what messages call the log at a path, by path, if not that path."""
 _SHOWN_FROM_BYTES = 2 << 20
 """`check` takes a few seconds for this size. What is done within _INTERVAL_S shows no progress."""
 _INTERVAL_S = 0.2
@@ -68,6 +72,7 @@ def open_paths(paths: Sequence[str]) -> list[MetadataLog]:
 
 def logs_at(path: str) -> list[MetadataLog]:
     """The log at a path, or those of the nodes below it. Raises as `open_path` does."""
+    given = path
     path, disk = _disk_of(path)
     if is_archive(path):
         return _found(open_archive(path), path)
@@ -85,7 +90,13 @@ def logs_at(path: str) -> list[MetadataLog]:
             raise
         return logs
     refuse_other_logs(log)
+    log.name = _names().get(given, log.path)
     return [log]
+
+
+def _names() -> Mapping[str, str]:
+    context = click.get_current_context(silent=True)
+    return {} if context is None else context.meta.get(NAMES, {})
 
 
 def _disk_of(path: str) -> tuple[str, Disk]:

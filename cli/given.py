@@ -9,6 +9,8 @@ import click
 
 _LARGEST = 2**63 - 1
 """What the protocols and the files hold: int64."""
+_LONGEST = 1e15
+"""Of a number with a fraction, such as seconds, which are counted in ms. No one means more."""
 MAY_BE_EMPTY = frozenset({"names", "lines", "parameters"})
 """Parameters whose values may be empty: Kafka has groups without a name, a line of `log shell` may say
 nothing, and a parameter of `fault` is checked by who takes it."""
@@ -54,12 +56,15 @@ def refuse_no_path(
 
 
 class FiniteRange(click.FloatRange):
-    """A number within bounds. "nan" is within all bounds, and "inf" within those without an end."""
+    """A number within bounds, and not too large. "nan" is in all bounds, and "inf" in those without an
+    end."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
+        if abs(number) > _LONGEST:
+            self.fail(f"{value} is too large", param, ctx)
         return number
 
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from metaquorum.metadata.settings.keys import whole_number
-from metaquorum.metadata.text.addresses import address_text
+from metaquorum.metadata.text.addresses import address_text, may_be_host
 from metaquorum.network.backoff import Backoff, BackoffPolicy
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
@@ -30,7 +30,7 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
             raise ClientError(f"{part!r} has a blank in it: write host:port,host:port")
         host, _, port = part.rpartition(":")
         number = whole_number(port, 65535)
-        if not host or not number:
+        if not host or not number or not may_be_host(host):
             raise ClientError(f"{part!r} is not an address: write host:port,host:port")
         addresses.append((host.strip("[]"), number))
     if not addresses:

@@ -11,7 +11,7 @@ import msgspec
 from metaquorum.errors import ConfigError
 from metaquorum.metadata.image import GRPC_LISTENER
 from metaquorum.metadata.settings.keys import MAX_INT, whole_number
-from metaquorum.metadata.text.addresses import address_text, listener_text
+from metaquorum.metadata.text.addresses import address_text, listener_text, may_be_host
 from metaquorum.raft.config import Voter
 from metaquorum.storage.uuids import uuid_from_text
 
@@ -69,7 +69,7 @@ def parse_voters(entries: Iterable[str], key: str = "controller.quorum.voters") 
         voters.append(
             Voter(
                 node_id=_node_id(key, match[1]),
-                host=match[2].strip("[]"),
+                host=_host(key, entry, match[2]),
                 port=_port(key, entry, match[3], lowest=1),
                 directory_id=directory_id,
             )
@@ -93,7 +93,7 @@ def parse_servers(key: str, entries: Iterable[str]) -> tuple[tuple[str, int], ..
         match = _SERVER.match(entry)
         if match is None:
             raise ConfigError(f"{key} has {entry!r}: write host:port, or [address]:port for IPv6")
-        servers.append((match[1].strip("[]"), _port(key, entry, match[2], lowest=1)))
+        servers.append((_host(key, entry, match[1]), _port(key, entry, match[2], lowest=1)))
     return tuple(servers)
 
 
@@ -102,6 +102,15 @@ def _node_id(key: str, text: str) -> int:
     if value is None:
         raise ConfigError(f"{key} has node id {text}: the largest is {MAX_INT}")
     return value
+
+
+def _host(key: str, entry: str, text: str) -> str:
+    host = text.strip("[]")
+    if not may_be_host(host):
+        raise ConfigError(
+            f"{key} has {entry!r}: a host name has from 1 to 63 characters between dots: correct it"
+        )
+    return host
 
 
 def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
@@ -198,7 +207,7 @@ def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, 
         listeners.append(
             Listener(
                 name=name,
-                host=match[2].strip("[]"),
+                host=_host(key, entry, match[2]),
                 port=_port(key, entry, match[3], lowest=1),
                 protocol=protocol_of(name, protocols),
             )
@@ -230,7 +239,7 @@ def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Lis
     name = match[1].lower()
     listener = Listener(
         name=name,
-        host=match[2].strip("[]") or "127.0.0.1",
+        host=_host("metrics.listener", text, match[2]) or "127.0.0.1",
         port=port,
         protocol="SSL" if name == "https" else "PLAINTEXT",
     )
@@ -263,7 +272,7 @@ def parse_overrides(entries: Iterable[str], key: str = "max.connections.per.ip.o
     limits: dict[str, int] = {}
     for entry in entries:
         host, _, raw = entry.rpartition(":")
-        host = host.strip().strip("[]")
+        host = _host(key, entry, host.strip())
         number = whole_number(raw.strip(), MAX_INT)
         if not host or number is None:
             raise ConfigError(f"{key} has {entry!r}: write HOST:NUMBER, separated by commas")

@@ -31,6 +31,9 @@ _HEADERS = {
 }
 
 
+_WRONG_TOKEN = "The token is wrong: open the URL that metaquorum console printed last."
+
+
 class Guard:
     """ASGI middleware that lets through what may ask, and adds the headers that bind the page."""
 
@@ -66,14 +69,16 @@ class Guard:
         given = request.query_params.get("token")
         if given is not None and request.url.path == "/":
             if not secrets.compare_digest(given.encode(), self._token.encode()):
-                return _refusal(403, "The token is wrong: open the URL that metaquorum console printed last.")
+                return _refusal(403, _WRONG_TOKEN)
             response = RedirectResponse("/", 303)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return response
-        cookie = request.cookies.get(self._cookie, "")
-        if not secrets.compare_digest(cookie.encode(), self._token.encode()):
+        cookie = request.cookies.get(self._cookie)
+        if cookie is None:
             text = "The token is missing: open the URL that metaquorum console printed, and allow its cookie."
             return _refusal(403, text)
+        if not secrets.compare_digest(cookie.encode(), self._token.encode()):
+            return _refusal(403, _WRONG_TOKEN)  # the cookie is of a server that ended
         return None
 
     def _is_own(self, headers: Headers) -> bool:

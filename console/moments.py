@@ -37,6 +37,11 @@ PART_RECORDS = 20_000
 """Parts are not longer, however long the log is."""
 PASSED_STEPS = 8
 """A replay that a view waits for keeps one state in so many parts; `fill` keeps the others."""
+TRIED_PARTS = 2, 8, 32
+"""How many parts that mention something are read for its newest records, before all of the log is."""
+FAR = 0.25
+"""They are not tried if they begin further back than this part of how far the first record is: trying then
+costs more than it saves."""
 RECENT_STATES = 16
 """How many of the states that were asked for last are kept besides; fewer if they are large."""
 _RECENT_SHARE = 2
@@ -175,9 +180,16 @@ class Moments:
     def parts_about(
         self, entity: str, end_offset: int | None = None, *, changes: bool
     ) -> Iterator[LogPart] | None:
-        """The parts of the log up to an offset (None: its end) that hold all records about a topic or broker;
-        without `changes`, those that only change a topic's partitions may be elsewhere. None while that is
-        not known."""
+        """The parts of the log of `ranges_about`, each with the state before it."""
+        ranges = self.ranges_about(entity, end_offset, changes=changes)
+        return None if ranges is None else self._kept.parts(ranges)
+
+    def ranges_about(
+        self, entity: str, end_offset: int | None = None, *, changes: bool
+    ) -> list[tuple[int, int]] | None:
+        """From and up to which offsets the log, up to an offset (None: its end), holds all records about a
+        topic or broker; without `changes`, those that only change a topic's partitions may be elsewhere. None
+        while that is not known."""
         mentions, log = self._mentions, self.log
         if mentions is None or self._filled is None or self._sound_end is not None:
             return None
@@ -186,7 +198,25 @@ class Moments:
             return None
         end = self.clock().end_offset if end_offset is None else end_offset
         ranges = [(start, min(until, end)) for start, until in ranges if start < end]
-        return self._kept.parts([*ranges, (min(mentions.end_offset, end), end)])
+        return [*ranges, (min(mentions.end_offset, end), end)]
+
+    def states_before(self, entity: str, end_offset: int) -> Iterator[FoundState]:
+        """States before the last records up to an offset that may be about a topic or broker, the newest
+        first, and that before the first record; none while that is not known."""
+        ranges = self.ranges_about(entity, end_offset, changes=True)
+        if ranges is None:
+            return
+        starts = [
+            max(start, until - length)
+            for start, until in reversed(ranges)
+            for length in range(PART_RECORDS, until - start + PART_RECORDS, PART_RECORDS)
+        ]
+        far = FAR * (end_offset - starts[-1]) if starts else 0
+        near = [starts[number - 1] for number in TRIED_PARTS if number <= len(starts)]
+        tried = [start for start in near if end_offset - start <= far]
+        for start in (*tried, *(starts[-1:] if starts[-1:] > [self.log.start_offset] else ())):
+            for part in self._kept.parts([(start, end_offset)]):
+                yield part.begun
 
     def _place(self, point: Point) -> tuple[int, ShownAs | None]:
         if point.after and (behind := self._behind(point)) is not None:
@@ -218,6 +248,12 @@ class Moments:
             if not found.problems:
                 return found
         known = known_from(self.log)
+        if known is None:
+            raise InspectError(
+                f"{self.log.path} begins at offset {self.log.start_offset}, and no snapshot beside it reaches"
+                " that offset: no state is known. Events and Records show what the records alone say; for the"
+                " rest, start metaquorum console with a directory that has the snapshot"
+            )
         is_known = known is not None and offset >= known  # elsewhere, state_at says what is needed
         return with_quorum(self.log, state_at(self.log, Point(offset=offset), past_corruption=is_known))
 

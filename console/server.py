@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import socket
 import threading
@@ -86,13 +87,20 @@ class Console:
         self._server = uvicorn.Server(config)
 
     def serve(self) -> None:
-        """Serves until Ctrl-C or SIGTERM."""
+        """Serves until Ctrl-C or SIGTERM. Answers that are on their way then are cut off without a word: the
+        stream of a page that is open always is."""
         serving = self._server.serve(sockets=[self._socket])
+        logger = logging.getLogger("uvicorn.error")
+        logger.addFilter(self._is_said)
         try:
             with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
                 runner.run(serving)
         finally:
+            logger.removeFilter(self._is_said)
             serving.close()  # Ctrl-C may come before it began, about which Python would print a warning
+
+    def _is_said(self, record: logging.LogRecord) -> bool:
+        return not self._server.should_exit
 
 
 @contextlib.contextmanager

@@ -114,6 +114,8 @@ class Lines(msgspec.Struct):
         is_same = event.kind == BROKER_REGISTERED and not event.text.endswith(WAS_UNFENCED)
         if is_same and before and before[0].value != GONE:
             after = before[0].value  # the same process registered again, or one that was fenced anyway
+        if after == SHUTDOWN and before and before[0].value == FENCED:
+            after = FENCED  # in Kafka, a broker that is fenced has left controlled shutdown
         self.broker(int(number), StripTurn(event.offset, event.time_ms, after))
 
 

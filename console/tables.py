@@ -59,7 +59,7 @@ class TablePage(msgspec.Struct, frozen=True, kw_only=True):
 def table_of(
     kind: str, state: FoundState, query: TableQuery, events: Sequence[TimelineEvent] = ()
 ) -> TablePage:
-    """A page of a table. Of `events`, those of the log, the settings' resources have their last change.
+    """A page of a table. Of `events`, those of the log, the settings have their last change.
     Raises InspectError for an unknown table or column."""
     if kind not in TABLES:
         raise InspectError(f"there is no table {kind!r}; known are {', '.join(TABLES)}")
@@ -81,7 +81,7 @@ def table_of(
         query = msgspec.structs.replace(query, text="")
     if kind == "configs":
         changes = _last_changes(events, state.end_offset)
-        listed = [{**row, **changes.get(row["path"], _NO_CHANGE)} for row in listed]
+        listed = [{**row, **changes.get(f"{row['path']}/{row['key']}", _NO_CHANGE)} for row in listed]
     found = page_of(columns, [row for row in listed if query.show in ("", row.get("state"))], query)
     shows = ("active", "fenced", "shutdown") if kind == "brokers" else ()
     return msgspec.structs.replace(found, total=total, shows=shows)
@@ -217,16 +217,15 @@ _NO_CHANGE: Row = {"changeTimestampMs": None, "changedBy": None}
 
 
 def _last_changes(events: Sequence[TimelineEvent], end_offset: int) -> dict[str, Row]:
-    """When settings of each resource last changed before an offset, and who asked for it, by path. A resource
-    that has no event (its settings are older than the log, or the log is still being read) is absent."""
-    return {
-        event.entity: {
-            "changeTimestampMs": event.time_ms,
-            "changedBy": None if event.asked is None else brief_text(event.asked),
-        }
-        for event in events
-        if event.kind == "config changed" and event.offset < end_offset
-    }
+    """When each setting last changed before an offset, and who asked for it, by path. A setting that has no
+    event (it is older than the log, or the log is still being read) is absent."""
+    changes: dict[str, Row] = {}
+    for event in events:
+        if event.kind == "config changed" and event.offset < end_offset:
+            asked = None if event.asked is None else brief_text(event.asked)
+            row = {"changeTimestampMs": event.time_ms, "changedBy": asked}
+            changes.update(dict.fromkeys(event.entities, row))
+    return changes
 
 
 def _features(state: FoundState) -> Iterable[Row]:

@@ -46,8 +46,8 @@ from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_tar
 from metaquorum.metadata.inspect.entities.views import Wanted, entities_below, entities_of, resolved
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import known_from
-from metaquorum.metadata.inspect.log.entities import EntityNamer, entity_problem
-from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
+from metaquorum.metadata.inspect.log.entities import EntityNamer, entity_problem, is_below
+from metaquorum.metadata.inspect.log.log import Item, MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
@@ -271,10 +271,13 @@ class Views:
         entity = resolved(wanted.entity, state.image)
         wanted = EntityTarget(entity=entity, field=wanted.field)
         moment = END if self._log.is_checkpoint else Point(offset=state.end_offset)
-        parts = None
+        parts, begin_at = None, self.moments.states_before(entity, state.end_offset)
         if entity.startswith("topic/") and wanted.partition is None:
             parts = self.moments.parts_about(entity, state.end_offset, changes=False)
-        answer = explain(self._log, wanted, moment, past_corruption=True, last=last, parts=parts)
+            begin_at = iter(())
+        answer = explain(
+            self._log, wanted, moment, past_corruption=True, last=last, parts=parts, begin_at=begin_at
+        )
         links = answer.links[-last:][::-1]
         return {
             **explanation_json(answer, links),
@@ -339,19 +342,14 @@ class Views:
         return self.moments.state(point).end_offset if point.offset is None else point.offset
 
     def records(self, start: int, count: int, entity: str) -> Answer:
-        """Records from an offset on, with the entities that each is about."""
+        """Records from an offset on (about an entity, or about what is below it), with the entities that each
+        is about."""
         first, count = max(start, self._log.start_offset), min(count, RECORDS_MAX)
         log = self._log
         end = max(log.start_offset, clock_of(log).end_offset)
-        namer = (
-            log.namer()
-            if known_from(log) is None
-            else EntityNamer(
-                {topic.topic_id: topic.name for topic in self.moments.state(END).image.topics.all()}
-            )
-        )
+        namer = self._namer(first)
         rows: list[Answer] = []
-        for item in log.items(first or None):
+        for item in self._items(first, entity):
             if len(rows) >= count:
                 break
             if isinstance(item, Damage):
@@ -361,7 +359,8 @@ class Views:
             header = item.batch.header
             for decoded in item.records:
                 about = namer.entities(decoded.record)
-                if decoded.offset < first or (entity and entity not in about):
+                is_wanted = not entity or any(is_below(path, entity) for path in about)
+                if decoded.offset < first or not is_wanted:
                     continue
                 rows.append(
                     {
@@ -379,6 +378,29 @@ class Views:
             "endOffset": end,
             "command": self.command("dump", "--from-offset", str(first), *about_entity),
         }
+
+    def _items(self, first: int, entity: str) -> Iterator[Item]:
+        """The log's batches from an offset on; those of parts that do not mention the entity may be left
+        out."""
+        ranges = self.moments.ranges_about(entity, changes=True) if entity else None
+        if ranges is None:
+            yield from self._log.items(first or None)
+            return
+        for start, end in ranges:
+            if end <= first:
+                continue
+            for item in self._log.items(max(first, start)):
+                if (item.offset if isinstance(item, Damage) else item.batch.header.base_offset) >= end:
+                    break
+                yield item
+
+    def _namer(self, first: int) -> EntityNamer:
+        """A namer for the records from an offset on: of the topics that exist there."""
+        known = known_from(self._log)
+        if known is None:
+            return self._log.namer()
+        topics = self.moments.state(Point(offset=max(first, known))).image.topics
+        return EntityNamer({topic.topic_id: topic.name for topic in topics.all()})
 
     def record(self, offset: int) -> Answer:
         """One record down to its bytes, with its batch."""

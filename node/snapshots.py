@@ -148,6 +148,7 @@ class SnapshotWorker:
             self._fail(f"stopped by a bug: cannot load snapshot {effect.snapshot}: {error!r}")
         else:
             self.loaded += 1
+            _log.info("loaded snapshot %s from the leader: %d bytes", effect.snapshot, effect.size_bytes)
             if self._watch is not None:
                 self._watch.snapshot_loaded(effect.size_bytes)
             self._post(SnapshotLoaded(position=effect.snapshot, image=image, voters=voters))

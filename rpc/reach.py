@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 
 from metaquorum.config.keys import GRPC_PROTOCOL, KAFKA_PROTOCOL
+from metaquorum.metadata.text.addresses import may_be_host
 from metaquorum.network.tls import TlsMaterial, new_client_context, new_server_context
 
 _log = logging.getLogger(__name__)
@@ -187,7 +188,7 @@ def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:  # noqa: 
             return SPEAKS_KAFKA
         return SPEAKS_TLS if _takes(host, port, _hello(), _TLS_ANSWERS) else ""
     try:
-        connection = socket.create_connection((host, port), timeout=LOOK_S)
+        connection = _connected(host, port, LOOK_S)
     except OSError:
         return ""
     with connection:
@@ -218,7 +219,7 @@ def spoken_at(host: str, port: int, tls: TlsMaterial | None, within_s: float = L
         return GRPC_PROTOCOL if _takes(host, port, _HTTP2, _HTTP2_ANSWERS, within_s) else None
     try:
         with (
-            socket.create_connection((host, port), timeout=within_s) as connection,
+            _connected(host, port, within_s) as connection,
             _context(tls).wrap_socket(connection, server_hostname=host) as wrapped,
         ):
             if wrapped.selected_alpn_protocol() is not None:
@@ -279,7 +280,7 @@ def _takes(host: str, port: int, beginning: bytes, answers: bytes, within_s: flo
     first bytes; None if it cannot be reached or does not respond. Closes the connection afterwards."""
     answer = b""
     try:
-        with socket.create_connection((host, port), timeout=within_s) as connection:
+        with _connected(host, port, within_s) as connection:
             connection.sendall(beginning)
             # A node logs callers that leave before it acknowledges their settings as not speaking HTTP/2.
             while more := connection.recv(4096):
@@ -297,7 +298,7 @@ def _speaks_kafka(host: str, port: int, context: ssl.SSLContext | None, within_s
     """Whether the other side answers a request of Kafka's protocol."""
     answer = b""
     try:
-        with socket.create_connection((host, port), timeout=within_s) as plain:
+        with _connected(host, port, within_s) as plain:
             connection = plain if context is None else context.wrap_socket(plain, server_hostname=host)
             with connection:
                 connection.sendall(_API_VERSIONS)
@@ -306,6 +307,13 @@ def _speaks_kafka(host: str, port: int, context: ssl.SSLContext | None, within_s
     except OSError:
         return False
     return answer[4:] == _CORRELATION_ID
+
+
+def _connected(host: str, port: int, within_s: float) -> socket.socket:
+    """Raises OSError."""
+    if not may_be_host(host):
+        raise socket.gaierror(socket.EAI_NONAME, UNRESOLVED)
+    return socket.create_connection((host, port), timeout=within_s)
 
 
 def _hello() -> bytes:

@@ -114,7 +114,7 @@ def _order(source: ArchiveSource) -> tuple[int, str, str]:
 def write_archive(disk: Disk, target: str, sources: Iterable[ArchiveSource], who: str) -> Packed:
     """Makes the archive `target`, which must not exist; `who` distinguishes concurrent writers. Raises
     StorageError, after which nothing is left."""
-    _refuse_existing(disk, target)
+    refuse_existing(disk, target)
     staged = staged_path(target, who)
     with _removed_on_failure(lambda: [staged], disk):
         file = disk.open_append(staged)
@@ -129,7 +129,7 @@ def write_archive(disk: Disk, target: str, sources: Iterable[ArchiveSource], who
             written.verify()
         finally:
             written.close()
-        _refuse_existing(disk, target)
+        refuse_existing(disk, target)
         place_staged(disk, target, who)
     disk.sync_directory(parent_of(target))
     return packed
@@ -174,7 +174,8 @@ def leftovers(disk: Disk, target: str) -> list[tuple[str, str]]:
     ]
 
 
-def _refuse_existing(disk: Disk, target: str) -> None:
+def refuse_existing(disk: Disk, target: str) -> None:
+    """Raises StorageError."""
     if disk.exists(target):
         raise StorageError(f"{target} already exists; give the name of a new file")
 

@@ -13,7 +13,7 @@ from metaquorum.clients.admin.cluster import elect_leaders
 from metaquorum.clients.admin.groups import CONSUMER, describe_group
 from metaquorum.clients.admin.replicas import alter_reassignments
 from metaquorum.clients.admin.transactions import describe_transaction
-from metaquorum.clients.kafka.cluster import Coordinator
+from metaquorum.clients.kafka.cluster import Coordinator, PartitionLeader
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.partitions import WantedReplicas
 from metaquorum.metadata.requests.settings import QuotaChange, QuotaOp
@@ -198,7 +198,8 @@ class Cluster(BreakableCluster):
         part = message.DeleteRecordsPartition(partition_index=partition, offset=-1)
         topics = (message.DeleteRecordsTopic(name=topic, partitions=(part,)),)
         body = message(topics=topics, timeout_ms=int(self.timeout_s * 1000))
-        asked = self._asks().ask(body, target=self.leader(topic, partition))
+        self.leader(topic, partition)  # the topic is there
+        asked = self._asks().ask(body, target=PartitionLeader(topic, partition))
         ((result,),) = [each.partitions for each in self._run(asked, f"{topic}-{partition}").topics]
         if result.error_code:
             code = ErrorCode.of(result.error_code).name

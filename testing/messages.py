@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 
 from metaquorum.clients.admin.partition_logs import EARLIEST, LATEST, log_offsets
-from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.kafka.cluster import KafkaClient, PartitionLeader
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.batches.batch import Batches, RecordBatch, read_marker
 from metaquorum.testing.errors import ClusterError
@@ -17,8 +18,13 @@ COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 """States of a transaction."""
 _FETCH_BYTES = 4 * 1024 * 1024
 _LENGTH_BYTES = 12
+_PAUSE_S = 0.01
 _LAST_BY_NAME = 12
 """The last version of Fetch that names topics."""
+
+
+class _CutMeanwhile(Exception):
+    """Retention was faster than the reader."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,11 +42,17 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: int
 
 
-async def read_partition(
-    client: KafkaClient, leader: int, topic: str, partition: int
-) -> tuple[StoredMessage, ...]:
+async def read_partition(client: KafkaClient, topic: str, partition: int) -> tuple[StoredMessage, ...]:
     """All messages up to the high watermark, in order. Raises ClusterError, and what `KafkaClient` raises."""
-    place = topic, partition
+    while True:
+        try:
+            return await _read(client, PartitionLeader(topic, partition))
+        except _CutMeanwhile:
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _read(client: KafkaClient, leader: PartitionLeader) -> tuple[StoredMessage, ...]:
+    topic, partition = place = leader.topic, leader.partition
     bounds = [(await log_offsets(client, {place: at}))[place] for at in (EARLIEST, LATEST)]
     for bound in bounds:
         if isinstance(bound, ErrorCode):
@@ -48,7 +60,7 @@ async def read_partition(
     offset, end = bounds
     batches: list[RecordBatch] = []
     while offset < end:
-        fetched = await _batches_from(client, leader, topic, partition, offset)
+        fetched = await _batches_from(client, leader, offset)
         if not fetched:
             break
         batches += fetched
@@ -56,22 +68,25 @@ async def read_partition(
     return _messages(batches, topic, partition, bounds[0], end)
 
 
-async def _batches_from(
-    client: KafkaClient, leader: int, topic: str, partition: int, offset: int
-) -> list[RecordBatch]:
+async def _batches_from(client: KafkaClient, leader: PartitionLeader, offset: int) -> list[RecordBatch]:
     message: Any = FetchRequest
-    part = message.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
+    part = message.FetchPartition(
+        partition=leader.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
+    )
     body = message(
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=_FETCH_BYTES,
-        topics=(message.FetchTopic(topic=topic, partitions=(part,)),),
+        topics=(message.FetchTopic(topic=leader.topic, partitions=(part,)),),
     )
     answer = await client.ask(body, target=leader, lowest=4, highest=_LAST_BY_NAME)
     ((fetched,),) = [each.partitions for each in answer.responses]
     if fetched.error_code:
-        code = ErrorCode.of(fetched.error_code).name
-        raise ClusterError(f"{topic}-{partition} cannot be read from offset {offset}: {code}")
+        code = ErrorCode.of(fetched.error_code)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise _CutMeanwhile
+        place = f"{leader.topic}-{leader.partition}"
+        raise ClusterError(f"{place} cannot be read from offset {offset}: {code.name}")
     return list(Batches.sealed(_whole(bytes(fetched.records or b""))).split())
 
 

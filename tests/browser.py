@@ -25,6 +25,8 @@ needs_browser = pytest.mark.skipif(
     reason="needs Chromium and chromedriver: apt-get install chromium-driver",
 )
 WAIT_S = 60.0
+SHIFT, LEFT, RIGHT = "\ue008", "\ue012", "\ue014"
+"""Keys as WebDriver names them."""
 
 
 class Browser:
@@ -137,9 +139,11 @@ class Browser:
             "view with a strip",
         )
 
-    def press(self, keys: str) -> None:
-        """Types into what has the focus."""
+    def press(self, keys: str, held: str = "") -> None:
+        """Types into what has the focus, while `held` (a key such as Shift) is down."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        if held:
+            actions = [{"type": "keyDown", "value": held}, *actions, {"type": "keyUp", "value": held}]
         self._do("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
     def drag(self, selector: str, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -29,6 +29,7 @@ from metaquorum.storage.archive_writer import (
     extract_archive,
     leftovers,
     pack,
+    refuse_existing,
     write_archive,
 )
 from metaquorum.storage.disk.interface import join, name_of, parent_of
@@ -76,6 +77,9 @@ def archive(
         if len(paths) != 1:
             raise click.UsageError("--extract takes exactly one PATH")
         return _extract(paths[0], directory, as_json)
+    if target is not None:
+        target = slashed(os.path.abspath(target))
+        _refuse_target(target)
     logs = open_paths([slashed(os.path.abspath(path)) for path in paths])
     require_one_quorum(logs, ", ".join(paths))
     sources = list(_sources(logs))
@@ -123,16 +127,25 @@ def _names(logs: Sequence[MetadataLog]) -> list[str]:
     return [name or "node" for name in names]
 
 
+def _refuse_target(path: str) -> None:
+    """Says what is wrong with `--to` before anything is read. Raises UsageError, Failure and StorageError."""
+    disk = PosixDisk()
+    if disk.is_directory(path):
+        return
+    if not path.endswith(SUFFIX):
+        raise click.UsageError(f"--to: the archive's name must end in {SUFFIX}, or be that of a directory")
+    if not disk.is_directory(parent_of(path)):
+        raise Failure(f"{parent_of(path)} is not a directory; create it first")
+    refuse_existing(disk, path)
+
+
 def _target(path: str, logs: Sequence[MetadataLog]) -> str:
     """The file to write. For a directory, a file in it named after the cluster and the newest offset."""
-    path = slashed(os.path.abspath(path))
     if os.path.isdir(path):
         identity = next((log.identity for log in logs if log.identity is not None), None)
         cluster = (identity.cluster_id if identity is not None else None) or "cluster"
         safe = "".join(one if one.isalnum() or one in "-_" else "_" for one in cluster)
         return join(path, f"{safe}-{max(map(log_end, logs)).offset:020d}{SUFFIX}")
-    if not path.endswith(SUFFIX):
-        raise click.UsageError(f"--to: the archive's name must end in {SUFFIX}, or be that of a directory")
     return path
 
 
@@ -142,8 +155,6 @@ def _dry(sources: list[ArchiveSource]) -> Packed:
 
 def _write(target: str, sources: list[ArchiveSource]) -> Packed:
     disk = PosixDisk()
-    if not disk.is_directory(parent_of(target)):
-        raise Failure(f"{parent_of(target)} is not a directory; create it first")
     for path, who in leftovers(disk, target):
         process = whole_number(who, MAX_INT)
         if process is not None and not process_runs(process):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.kafka.cluster import LEADER_MOVES, KafkaClient, PartitionLeader
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.wire.errors import DecodeError
@@ -21,15 +21,6 @@ TopicPartition = tuple[str, int]
 
 _TRIES = 3
 _PAUSE_S = 0.3
-_CURABLE = frozenset(
-    {
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-    }
-)
 _CONSUMER = -1
 
 
@@ -84,8 +75,8 @@ async def log_offsets(
             await asyncio.sleep(_PAUSE_S)
         led, refused = await by_leader(client, left)
         offsets |= refused
-        for broker, places in led.items():
-            offsets |= await _at_leader(client, broker, {place: left[place] for place in places})
+        for places in led.values():
+            offsets |= await _at_leader(client, {place: left[place] for place in places})
         left = {place: time_ms for place, time_ms in left.items() if _may_heal(offsets.get(place))}
         if not left:
             break
@@ -93,12 +84,13 @@ async def log_offsets(
 
 
 def _may_heal(offset: int | ErrorCode | None) -> bool:
-    return isinstance(offset, ErrorCode) and offset in _CURABLE
+    return isinstance(offset, ErrorCode) and offset in LEADER_MOVES
 
 
 async def _at_leader(
-    client: KafkaClient, broker: int, wanted: Mapping[TopicPartition, int]
+    client: KafkaClient, wanted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | ErrorCode]:
+    """Offsets of partitions with one leader."""
     message = ListOffsetsRequest
     by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
     for (topic, index), time_ms in wanted.items():
@@ -110,7 +102,7 @@ async def _at_leader(
         ),
         timeout_ms=client.timeout_ms,
     )
-    answer = await client.ask(body, target=broker, lowest=1)
+    answer = await client.ask(body, target=PartitionLeader(*next(iter(wanted))), lowest=1)
     return {
         (topic.name, each.partition_index): ErrorCode.of(each.error_code) if each.error_code else each.offset
         for topic in answer.topics
@@ -138,11 +130,11 @@ async def discard_record(
 ) -> bytes:
     """Deletes the key of the record at this offset; returns the key. `readable`: also a record that this
     release can read. Raises ApiError."""
-    led, refused = await by_leader(client, [(topic, partition)])
+    _, refused = await by_leader(client, [(topic, partition)])
     if refused:
         client.refuse(refused[topic, partition], f"{topic}-{partition}")
-    leader = next(iter(led))
-    key, value = await _record(client, leader, topic, partition, offset)
+    leader = PartitionLeader(topic, partition)
+    key, value = await _record(client, leader, offset)
     if not readable and _is_readable(topic, key, value):
         text = f"the record at offset {offset} can be read: use --readable to delete it nevertheless"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
@@ -162,9 +154,8 @@ async def discard_record(
     return key
 
 
-async def _record(
-    client: KafkaClient, leader: int, topic: str, partition: int, offset: int
-) -> tuple[bytes, bytes | None]:
+async def _record(client: KafkaClient, leader: PartitionLeader, offset: int) -> tuple[bytes, bytes | None]:
+    topic, partition = leader.topic, leader.partition
     message: Any = FetchRequest
     part = message.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=_READ_BYTES)
     body = message(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from metaquorum.clients.admin.partition_logs import TopicPartition, by_leader, grouped
-from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient
+from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient, PartitionLeader
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.wire.messages import (
     DescribeProducersRequest,
@@ -136,13 +136,14 @@ async def describe_producers(
         for (topic, index), code in refused.items():
             raise ApiError(code, f"{topic}-{index} has no leader, or does not exist")
     for node, held in led.items():
+        target = PartitionLeader(*held[0]) if broker is None else node
         for first in range(0, len(held), PLACES_PER_REQUEST):
-            producers += await _producers_at(client, node, held[first : first + PLACES_PER_REQUEST])
+            producers += await _producers_at(client, target, held[first : first + PLACES_PER_REQUEST])
     return producers
 
 
 async def _producers_at(
-    client: KafkaClient, broker: int, places: Sequence[TopicPartition]
+    client: KafkaClient, target: int | PartitionLeader, places: Sequence[TopicPartition]
 ) -> list[PartitionProducer]:
     message = DescribeProducersRequest
     body = message(
@@ -151,12 +152,12 @@ async def _producers_at(
             for topic, indexes in grouped(places).items()
         )
     )
-    answer = await client.ask(body, target=broker)
+    answer = await client.ask(body, target=target)
     producers = []
     for topic in answer.topics:
         for part in topic.partitions:
             where = f"{topic.name}-{part.partition_index}"
-            client.refuse(part.error_code, f"{where}: {part.error_message or f'not on broker {broker}'}")
+            client.refuse(part.error_code, f"{where}: {part.error_message or 'not on this broker'}")
             producers += [
                 _producer((topic.name, part.partition_index), each) for each in part.active_producers
             ]
@@ -226,10 +227,10 @@ async def abort_transaction(
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(_PAUSE_S)
-        led, refused = await by_leader(client, [partition])
+        _, refused = await by_leader(client, [partition])
         code = refused.get(partition, ErrorCode.NONE)
-        for node in led:
-            answer = await client.ask(message(markers=(marker,)), target=node)
+        if not refused:
+            answer = await client.ask(message(markers=(marker,)), target=PartitionLeader(*partition))
             code = ErrorCode.of(answer.markers[0].topics[0].partitions[0].error_code)
         if not code.retriable:
             break

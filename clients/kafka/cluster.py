@@ -3,8 +3,9 @@ often.
 
     async with KafkaClient("host:9092,host:9093", timeout_ms=10_000) as client:
         answer = await client.ask(ListGroupsRequest())                     # any broker
-        answer = await client.ask(DescribeLogDirsRequest(topics=None), at=2)        # the broker with id 2
-        answer = await client.ask(HeartbeatRequest(...), at=Coordinator(0, "g"))
+        answer = await client.ask(DescribeLogDirsRequest(topics=None), target=2)    # the broker with id 2
+        answer = await client.ask(HeartbeatRequest(...), target=Coordinator(0, "g"))
+        answer = await client.ask(ListOffsetsRequest(...), target=PartitionLeader("orders", 0))
         nodes = await client.brokers()                                     # the live brokers, by id
         client.refuse(answer.error_code, answer.error_message)             # raises ApiError for a code
 
@@ -12,7 +13,8 @@ often.
 API that the node does not have, EncodeError for a body that the version cannot carry, and ClientError, in one
 line, if no node responds in time or a node refuses this client's login or TLS. The caller judges error codes
 in responses; `ask` only repeats a request, within the time limit, if all codes of a response are the same one
-of `ASK_AGAIN`. After a ClientError, or a retry, a change may have been made already.
+of `ASK_AGAIN`, or, from a partition's leader, of `LEADER_MOVES`. After a ClientError, or a retry, a change
+may have been made already.
 """
 
 from __future__ import annotations
@@ -65,11 +67,34 @@ ELSEWHERE = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWE
 a broker, that is about a topic's partition, and the caller's to judge."""
 
 
+LEADER_MOVES = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""Error codes of a partition whose leader has just changed, or is about to."""
+
+
 class Coordinator(msgspec.Struct, frozen=True):
     """The coordinator of a key; `key_type` 0: a group id, 1: a transactional id."""
 
     key_type: int
     key: str
+
+
+class PartitionLeader(msgspec.Struct, frozen=True):
+    """The leader of a partition, which every attempt looks up: a dead one is replaced meanwhile."""
+
+    topic: str
+    partition: int
+
+
+Target = int | Coordinator | PartitionLeader | None
+"""Who gets a request: a broker, by its id, or None: any broker."""
 
 
 class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,10 +175,10 @@ class KafkaClient:
         return await self._asked(look, None)  # type: ignore[no-any-return]
 
     async def ask(
-        self, body: Any, *, target: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
+        self, body: Any, *, target: Target = None, lowest: int = 0, highest: int = 2**15 - 1
     ) -> Any:
-        """The body of the response to a request. `target`: a broker's id, or a coordinator; None: any broker.
-        The version is the highest possible one between `lowest` and `highest`."""
+        """The body of the response to a request. The version is the highest possible one between `lowest` and
+        `highest`."""
         name = type(body).__name__.removesuffix("Request")
 
         async def send(connection: NodeConnection, timeout_s: float) -> Any:
@@ -172,12 +197,12 @@ class KafkaClient:
             answers.append((broker, answer))
         return answers
 
-    async def _asked(
-        self, use: Callable[[NodeConnection, float], Awaitable[Any]], target: int | Coordinator | None
-    ) -> Any:
+    async def _asked(self, use: Callable[[NodeConnection, float], Awaitable[Any]], target: Target) -> Any:
         """The result of `use` with a connection; repeats it, maybe at another node, while a retry can
         succeed."""
         loop = asyncio.get_running_loop()
+        leads = isinstance(target, PartitionLeader)
+        ask_again = self._ask_again | LEADER_MOVES if leads else self._ask_again
         attempts = Attempts(
             self._choice,
             self._rng,
@@ -194,12 +219,13 @@ class KafkaClient:
                 answer = await use(await self._connection(address, attempt_s), attempt_s)
                 self._refused.answered(address)
                 code = common_refusal(answer)
-                may_succeed = code in self._ask_again
+                may_succeed = code in ask_again
                 if not may_succeed and not _names_nobody(answer):
                     return answer
                 refused = answer if may_succeed else None
                 attempts.failed(address, code.name if code else "it is fenced")
-                await self._follow(code, attempt_s)
+                if not leads:
+                    await self._follow(code, attempt_s)
             except UnsupportedVersion as error:
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{address_text(*address)}: {error}") from error
             except (TlsFailed, LoginRefused, WrongProtocol) as error:
@@ -219,12 +245,14 @@ class KafkaClient:
 
     # --- choice of the node
 
-    async def _where(self, target: int | Coordinator | None, timeout_s: float) -> Address:
+    async def _where(self, target: Target, timeout_s: float) -> Address:
         match target:
             case None:
                 return self._choice.current
             case Coordinator():
                 return await self._coordinator(target, timeout_s)
+            case PartitionLeader():
+                return await self._leader(target, timeout_s)
         if target not in self._nodes:
             await self._learn(timeout_s)
         if target not in self._nodes:
@@ -258,6 +286,20 @@ class KafkaClient:
             raise ConnectionFailed(f"it knows no coordinator: {why}")
         self.refuse(coordinator.error_code, coordinator.error_message)
         return coordinator.host, coordinator.port
+
+    async def _leader(self, wanted: PartitionLeader, timeout_s: float) -> Address:
+        connection = await self._connection(self._choice.current, timeout_s)
+        topics = (MetadataRequest.MetadataRequestTopic(name=wanted.topic),)
+        # From version 4 on, a query need not create topics.
+        version = connection.version("Metadata", 4)
+        body = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        answer = (await connection.ask(body, version=version, timeout_s=timeout_s)).body
+        addresses = {each.node_id: (each.host, each.port) for each in answer.brokers}
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if part.partition_index == wanted.partition and part.leader_id in addresses:
+                    return addresses[part.leader_id]
+        raise ConnectionFailed(f"{wanted.topic}-{wanted.partition} has no leader")
 
     async def _follow(self, code: ErrorCode | None, timeout_s: float) -> None:
         """Chooses the next node after a refusal: the controller, or the next of the bootstrap list."""

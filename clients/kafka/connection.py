@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, cast
 
+from metaquorum.metadata.text.addresses import may_be_host
 from metaquorum.network.framing import FrameBuffer, FrameError
 from metaquorum.network.sending import write_all
 from metaquorum.network.tls import new_client_context
@@ -249,6 +250,8 @@ async def _speaks_tls(host: str, port: int) -> bool:
 async def _open(
     host: str, port: int, tls: ssl.SSLContext | None, exchange: PendingRequests, answer_max_bytes: int
 ) -> _Protocol:
+    if not may_be_host(host):
+        raise HostUnknown(UNRESOLVED)
     loop = asyncio.get_running_loop()
     try:
         _, protocol = await loop.create_connection(

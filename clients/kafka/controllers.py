@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from metaquorum.clients.kafka.cluster import CLIENT_ID, Coordinator, KafkaClient
+from metaquorum.clients.kafka.cluster import CLIENT_ID, KafkaClient, Target
 from metaquorum.clients.kafka.connection import PendingRequests, UnsupportedVersion
 from metaquorum.clients.quorum.admin import AdminClient, ForwardedAnswer
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -51,7 +51,7 @@ class ControllersClient(KafkaClient):
             return None
 
     async def ask(
-        self, body: Any, *, target: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
+        self, body: Any, *, target: Target = None, lowest: int = 0, highest: int = 2**15 - 1
     ) -> Any:
         name = type(body).__name__.removesuffix("Request")
         known = await self._known()

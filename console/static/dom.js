@@ -45,6 +45,9 @@ export function timeText(ms, precise = true) {
   return (precise ? `${text}.${pad(((ms % 1000) + 1000) % 1000, 3)}` : text) + (settings.utc ? "Z" : "");
 }
 
+/** A sentence of the tools that begins a line of the page; a path at its beginning stays as it is. */
+export const sentence = (text) => text.replace(/^[a-z](?=[a-z-]*(?:[\s,:;]|$))/, (letter) => letter.toUpperCase());
+
 /** A sentence of the tools with its times as the page writes them. */
 export function withTimes(text) {
   return text.replace(/\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z/g, (each) => timeText(Date.parse(each)));

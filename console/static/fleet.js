@@ -3,13 +3,14 @@
 import { ask } from "./api.js";
 import { h, s, spanText, timeText, valueText, word } from "./dom.js";
 import { diamond, patterns, tickTexts, tickTimes, triangle } from "./drawing.js";
-import { busySoon, frame } from "./frame.js";
+import { busySoon, frame, scrollsItself } from "./frame.js";
 import { change, here, link } from "./place.js";
 import { copy, save } from "./save.js";
 import { captionOf, files, pager, sheet, SIZE, sorter, titleOf as columnOf } from "./tables.js";
 
 const NAV = ["overview", "incidents", "findings", "clusters"];
 const ORDERS = { hurt: "most hurt first", name: "by name" };
+const STEPS = 120, PANNED = 0.2; // of the shown time: how many steps of the mark it has, what a key pans
 const LEADERS = 8, AREA = 26, OUT = 8, LANE = 8, GAP = 2, NAME = 64;
 const main = document.getElementById("main");
 let loading = null;
@@ -51,6 +52,22 @@ function zoom(factor, at = null) {
   show(Math.max(fleet.fromMs, center - (center - low) * factor), Math.min(fleet.toMs, center + (high - center) * factor));
 }
 
+/** Moves the shown time by a part of it, at most to the ends of the whole. */
+function pan(part) {
+  const [low, high] = span(), away = part * (high - low);
+  const from = Math.max(fleet.fromMs, Math.min(fleet.toMs - (high - low), low + away));
+  if (from !== low) show(from, from + high - low);
+}
+
+/** Marks the moment a step away from the mark; without a mark, the moment at the end of the shown time that is left first. */
+function step(way) {
+  const [low, high] = span(), t = Number(here().params.t);
+  const next = t >= low && t <= high ? t + (way * (high - low)) / STEPS : way > 0 ? low : high;
+  mark(Math.max(low, Math.min(high, next)), true);
+}
+
+const mark = (ms, replace = false) => change({ t: String(Math.round(Math.max(fleet.fromMs, Math.min(fleet.toMs, ms)))) }, replace);
+
 function listen(svg) {
   const msAt = (event) => {
     const box = svg.getBoundingClientRect(), [low, high] = span();
@@ -58,22 +75,24 @@ function listen(svg) {
     return low + ((x - left()) / (width - left())) * (high - low);
   };
   svg.addEventListener("click", (event) => {
-    const mark = event.target.closest("[data-ms]");
-    change({ t: String(Math.round(mark ? Number(mark.dataset.ms) : Math.max(fleet.fromMs, Math.min(fleet.toMs, msAt(event))))) });
+    const incident = event.target.closest("[data-ms]");
+    mark(incident ? Number(incident.dataset.ms) : msAt(event));
   });
   svg.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.shiftKey) return; // without a key, the page scrolls
     event.preventDefault();
-    const [low, high] = span();
-    if (event.ctrlKey) { zoom(event.deltaY > 0 ? 1.25 : 0.8, msAt(event)); return; }
-    const away = ((event.deltaX || event.deltaY) / (width - left())) * (high - low);
-    if (low + away >= fleet.fromMs && high + away <= fleet.toMs) show(low + away, high + away);
+    if (event.ctrlKey) zoom(event.deltaY > 0 ? 1.25 : 0.8, msAt(event));
+    else pan((event.deltaX || event.deltaY) / (width - left()));
   }, { passive: false });
   return svg;
 }
 
+/** The times, and for keys the place of the mark in all strips. */
 function axis(times) {
-  const svg = s("svg", { class: "time", height: 16, viewBox: `0 0 ${width} 16`, preserveAspectRatio: "none", "aria-hidden": "true" }, patterns());
+  const { t } = here().params;
+  const svg = s("svg", { class: "time", id: "moment", height: 16, viewBox: `0 0 ${width} 16`, preserveAspectRatio: "none", tabindex: 0, role: "slider",
+    "aria-label": "Marked moment of all clusters", "aria-valuemin": Math.round(times[0]), "aria-valuemax": Math.round(times[1]), "aria-valuenow": t ? Number(t) : Math.round(times[0]),
+    "aria-valuetext": t ? timeText(Number(t), false) : "none: the arrow keys mark one" }, patterns());
   const ticks = tickTimes(...times, width - left()), at = (ms) => xOf(ms, times);
   svg.append(...ticks.map(([ms]) => s("line", { class: "tick", x1: at(ms), x2: at(ms), y1: 0, y2: 16 })), ...tickTexts(ticks, at, [left(), width], 12));
   return svg;
@@ -166,7 +185,7 @@ async function overview(params, signal) {
     fleet.missing.length > 0 && h("p", { class: "notes" }, `There is no table ${fleet.missing.join(", ")}: what it shows is missing.`),
     h("ul", { class: "numbers", "aria-label": "The fleet in numbers" }, numbers),
     h("div", { class: "bar" }, order, button("+", "Zoom in (+)", () => zoom(0.5)), button("−", "Zoom out (-)", () => zoom(2)), button("Whole time", "Show the whole time (0)", () => show(fleet.fromMs, fleet.toMs)),
-      h("span", { class: "moment" }, params.t ? `${timeText(Number(params.t), false)} is marked. ` : "Click into a strip to mark a moment in all of them. ", `Shown: ${spanText(high - low)}.`),
+      h("span", { class: "moment" }, params.t ? `${timeText(Number(params.t), false)} is marked. ` : "Click into a strip, or press an arrow key, to mark a moment in all of them. ", `Shown: ${spanText(high - low)}.`),
       params.t && button("Remove the mark", "No moment is marked", () => change({ t: undefined }))),
     clusters.length ? h("ol", { class: "clusters" }, h("li", { class: "axis" }, axis([low, high])), clusters.map((each) => block(each, most, each.cluster === params.cluster ? lanes.brokers : null))) : h("p", { class: "empty sheet" }, "The tables have no cluster: run metaquorum pipeline ingest with logs."),
     legend(), h("h2", {}, "The worst incidents"), incidents(worst, {}), h("p", {}, h("a", { href: link("incidents") }, `all ${worst.total} incidents`))];
@@ -311,7 +330,9 @@ new ResizeObserver(() => {
 }).observe(main);
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !fleet || event.target.closest("input, select, textarea")) return;
-  const actions = { "+": () => zoom(0.5), "-": () => zoom(2), 0: () => show(fleet.fromMs, fleet.toMs) };
+  if (event.key.startsWith("Arrow") && (scrollsItself(event.target) || !document.getElementById("moment"))) return;
+  const sideways = event.shiftKey ? (way) => pan(way * PANNED) : step;
+  const actions = { "+": () => zoom(0.5), "-": () => zoom(2), 0: () => show(fleet.fromMs, fleet.toMs), ArrowLeft: () => sideways(-1), ArrowRight: () => sideways(1) };
   if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
 });
 addEventListener("hashchange", load);

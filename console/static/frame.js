@@ -29,6 +29,9 @@ export function frame(draw) {
   document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); document.getElementById("main").focus(); });
 }
 
+/** Whether the arrow keys are for the element that has the focus: a table that is wider than its place scrolls. */
+export const scrollsItself = (element) => element.matches(".sheet") && element.scrollWidth > element.clientWidth;
+
 /** Says, if an answer takes longer than a person notices, that it is read: beside what is shown, or under the title of the view that follows. */
 export function busySoon(main, title) {
   return setTimeout(() => {

@@ -15,6 +15,7 @@ const VIEWS = {
   groups: views.groups, records: views.records, diff: views.diff, find: views.find, entity: views.entity, record: views.record, search: views.search,
 };
 const NAV = ["overview", "events", ...TABLES, "groups", "records", "diff", "find"];
+const AGAIN_MS = 3000;
 const STILL = new Set(["record", "find", "search"]); // these do not depend on the log's end
 const TITLES = { diff: "Difference", find: "Find a moment", acls: "ACLs", "producer-ids": "Producer ids" };
 
@@ -111,8 +112,8 @@ function ended(mine) {
 
 async function showMoments(made, params, signal) {
   const placed = async (place) => {
-    const answer = await ask("moment", { at: place }, signal);
-    return { offset: answer.offset, timeMs: answer.timeMs };
+    const answer = await ask("moment", { at: place }, signal).catch(() => null); // a view may be there without a state
+    return answer && { offset: answer.offset, timeMs: answer.timeMs };
   };
   const at = made.moment || (await placed(params.at));
   const since = params.since ? made.since || (await placed(params.since)) : null;
@@ -135,7 +136,9 @@ function listen() {
     else if (before && before.progress < 1 && log.progress === 1 && (here().view === "events" || main.querySelector("[data-unread]"))) follow();
     say(before);
   };
-  source.onerror = () => notice("The server does not answer; it is asked again. If it was stopped, start metaquorum console again and open its new URL.");
+  source.onerror = () => ask("log").then(() => {
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN_MS); // the browser gives up after an answer that is no stream
+  }, (error) => notice(error.message));
 }
 
 function say(before) {
@@ -147,8 +150,9 @@ function say(before) {
     notice(h("span", {}, "Critical: ", event.text, " at ", h("a", { href: link("overview", { at: `${event.offset}+` }) }, timeText(event.createTime))));
     return;
   }
-  const damage = log.problems[0] || log.uncovered[0]?.text;
-  notice(damage ? `This log is not whole: ${damage}` : "");
+  const [damage] = log.problems;
+  if (damage) notice(`This log is not whole: ${damage}. What cannot be read is left out; metaquorum log check lists it.`);
+  else notice(log.uncovered.length ? `This log is not whole: ${log.uncovered[0].text}` : "");
 }
 
 function controls() {

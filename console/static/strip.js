@@ -3,11 +3,13 @@
 import { ask } from "./api.js";
 import { h, s, spanText, timeText, valueText } from "./dom.js";
 import { diamond, patterns, tickTexts, tickTimes, triangle } from "./drawing.js";
+import { scrollsItself } from "./frame.js";
 import { change, here } from "./place.js";
 
 const LEADERS = 16, AREA = 44, MARKS = 16, TICKS = 16, GAP = 3, LABELS = 64;
 const SPEEDS = [1, 10, 60, 600, 3600, 86400];
 const FRAME_MS = 250;
+const PANNED = 0.2; // of the window
 
 let data = null;
 let view = null; // {fromMs, toMs}; null: the whole log
@@ -85,9 +87,18 @@ export const isDragged = () => Boolean(dragging && !dragging.pan);
 /** The moments that the view shows, as the server placed them. */
 export function setMoments(at, since) {
   if (isDragged()) return;
+  const isMoved = at && here().params.at && marks.at?.offset !== at.offset;
   marks.at = at;
   marks.since = since;
+  if (isMoved) reveal(at.timeMs);
   drawHandles();
+}
+
+/** Moves the window of a strip that is zoomed in to a time outside it. */
+function reveal(ms) {
+  if (!view || ms === null || (ms >= low() && ms <= high())) return;
+  const half = (high() - low()) / 2;
+  show({ fromMs: ms - half, toMs: ms + half });
 }
 
 const low = () => (view ? view.fromMs : data.fromMs);
@@ -306,6 +317,14 @@ function show(wanted) {
   refresh();
 }
 
+/** Moves the window of a strip that is zoomed in by a part of its width, at most to the log's ends. */
+function pan(way) {
+  if (!view) return;
+  const length = high() - low();
+  const fromMs = Math.max(data.firstMs, Math.min(data.lastMs - length, low() + way * PANNED * length));
+  show({ fromMs, toMs: fromMs + length });
+}
+
 function step(by) {
   stop();
   if (!marks.at) return;
@@ -355,9 +374,11 @@ function play(way) {
 
 function keys(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, [contenteditable]")) return;
+  if (event.key.startsWith("Arrow") && scrollsItself(event.target)) return;
   const onButton = event.target.closest("button, a, summary");
+  const sideways = event.shiftKey ? pan : step;
   const actions = {
-    ArrowLeft: () => step(-1), ArrowRight: () => step(1), "+": () => zoom(0.5), "-": () => zoom(2), 0: () => show(null),
+    ArrowLeft: () => sideways(-1), ArrowRight: () => sideways(1), "+": () => zoom(0.5), "-": () => zoom(2), 0: () => show(null),
     e: toEnd, d: toggleSecond, Home: () => change({ at: String(data.startOffset) }), End: toEnd, ...(onButton ? {} : { " ": () => play(1) }),
   };
   const isOnStrip = event.target === svg || event.target === document.body;

@@ -6,7 +6,7 @@ import { change, entityLink, here, link, moments } from "./place.js";
 
 export const SIZE = 100;
 const TITLES = { // where a column's name, in words, is not its title
-  underMinIsr: "under min ISR", permissionType: "permission", patternType: "pattern", issueTimestampMs: "issued", expirationTimestampMs: "expires", isr: "ISR", changeTimestampMs: "resource last changed", changedBy: "by", differs: "differs from the default", "producer-ids": "kind", leadersShare: "share of leaders", ids: "broker ids",
+  underMinIsr: "under min ISR", permissionType: "permission", patternType: "pattern", issueTimestampMs: "issued", expirationTimestampMs: "expires", isr: "ISR", changeTimestampMs: "last changed", changedBy: "by", "producer-ids": "kind", leadersShare: "share of leaders", ids: "broker ids",
   fromTime: "when", toTime: "until", leaderlessSeconds: "leaderless", underMinIsrSeconds: "under min ISR",
   leaderlessMs: "longest leaderless", lastedMs: "lasted", availability: "with a leader",
 };
@@ -15,9 +15,14 @@ const EMPTY = {
   users: "No SCRAM credential exists at this moment.", quotas: "No client quota is set at this moment.",
   tokens: "No delegation token exists at this moment.", configs: "Nothing is configured at this moment: every setting has its default or comes from a node's own file.",
   brokers: "No broker is registered at this moment. Move the handle to a later one.", topics: "No topic exists at this moment. Move the handle to a later one.",
+  racks: "No broker is registered at this moment. Move the handle to a later one.", partitions: "No partition exists at this moment. Move the handle to a later one.",
+  "producer-ids": "No producer id was given to a broker up to this moment.",
+  features: "No feature has a level at this moment. Move the handle to a later one.", quorum: "No record says who the voters are at this moment. Move the handle to a later one.",
 };
 
 export const titleOf = (name) => TITLES[name] || name.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
+
+const LONG_WORD = /\S{32}/; // it would make a table wider than the page
 
 /** A table with a caption, headers and rows of cells. Each cell has its column's name: on a narrow page a row is a card. */
 export function sheet(caption, columns, rows, empty) {
@@ -26,6 +31,10 @@ export function sheet(caption, columns, rows, empty) {
   const named = (cell, number) => {
     const made = cell instanceof Node && cell.tagName === "TD" ? cell : h("td", {}, cell);
     made.dataset.column = names[number];
+    if (LONG_WORD.test(made.textContent)) {
+      made.classList.remove("time");
+      made.classList.add("long");
+    }
     if (made.childNodes.length > 1) made.replaceChildren(h("div", {}, [...made.childNodes])); // on a card, one thing beside the name
     return made;
   };
@@ -52,7 +61,7 @@ function cell(row, name, number) {
   if (name === "replicas" && Array.isArray(value) && Array.isArray(row.isr)) return h("td", {}, value.map((each, at) => [at ? "," : "", row.isr.includes(each) ? String(each) : h("span", { class: "out", title: "out of sync" }, `${each}`)]));
   if (typeof value === "number") return h("td", { class: "number" }, String(value));
   const text = valueText(value);
-  return h("td", { class: text.length > 24 ? "long" : null }, text);
+  return h("td", { class: text.length > 24 ? "long" : Array.isArray(value) ? "time" : null }, text);
 }
 
 /** The header of a column that sorts. */

@@ -1,7 +1,7 @@
 // The views. Each returns {title, nodes, command, moment}, from what the server answered for the moments of the URL.
 
 import { ask } from "./api.js";
-import { h, s, spanText, timeText, valueText, withTimes, word } from "./dom.js";
+import { h, s, sentence, spanText, timeText, valueText, withTimes, word } from "./dom.js";
 import { opened } from "./keep.js";
 import { change, entityLink, go, here, link, moments } from "./place.js";
 import { pager, sheet, SIZE, sorter, table } from "./tables.js";
@@ -40,7 +40,7 @@ function momentLine(answer) {
   const leader = answer.leader === null ? "no leader of the quorum is known" : `controller ${answer.leader} leads, epoch ${answer.leaderEpoch}`;
   return [
     h("p", { class: "moment" }, `The state at offset ${answer.offset}, ${timeText(answer.timeMs)}; ${leader}.`),
-    answer.notes.length > 0 && h("div", { class: "notes" }, answer.notes.map((note) => h("p", {}, note))),
+    answer.notes.length > 0 && h("div", { class: "notes" }, answer.notes.map((note) => h("p", {}, sentence(note)))),
   ];
 }
 
@@ -119,7 +119,7 @@ function whyDetails(targets, at, line) {
     try {
       const answers = await Promise.all(targets.map((target) => ask("why", { target, at, last: 1 })));
       said.nodes = () => answers.flatMap((found, number) => [number ? h("br", {}) : "", ...headline(found),
-        ...(found.askedBy ? prose(`${found.askedByText[0].toUpperCase()}${found.askedByText.slice(1)}.`) : [])]);
+        ...(found.askedBy ? prose(`${sentence(found.askedByText)}.`) : [])]);
     } catch (error) {
       said.nodes = () => [error.message];
     }
@@ -207,7 +207,8 @@ export async function entity(params, signal) {
   if (!answer.exists) nodes.push(h("p", { class: "empty sheet" }, `${answer.path} does not exist at this moment${answer.hint}. Its history below shows when it did, if ever.`));
   nodes.push(await difference(signal, path));
   const [why, past] = story(answer.path, params, signal, isTopic && answer.exists);
-  const state = answer.exists && h("section", {}, isTopic && heat(answer), h("h2", {}, "State"), own.map(fields));
+  const cut = answer.isCut && h("p", { class: "moment" }, `Only the first ${answer.entities.length} entities are shown. The tables, and the copied command, have all of them.`);
+  const state = answer.exists && h("section", {}, isTopic && heat(answer), h("h2", {}, "State"), cut, own.map(fields));
   nodes.push(state ? h("div", { class: "columns" }, state, why) : why);
   const settings = kind === "config" && [h("a", { href: link("configs", { ...moments(), text: answer.path.slice("config/".length) }) }, "its settings beside their defaults"), " · "];
   nodes.push(past, h("p", {}, settings, h("a", { href: link("events", { entity: answer.path, severity: "info", ...moments() }) }, "events about it"), " · ",
@@ -272,12 +273,12 @@ function story(path, params, signal, isOnDemand) {
 
 function chain(answer) {
   if (!answer.records.length) return h("p", { class: "empty sheet" }, ...headline(answer));
-  return [h("p", {}, ...headline(answer)), answer.askedByText && h("p", { class: "moment" }, ...prose(`${answer.askedByText}.`)), h("ol", { class: "chain" }, answer.records.map((each) => h("li", {},
+  return [h("p", {}, ...headline(answer)), answer.askedByText && h("p", { class: "moment" }, ...prose(`${sentence(answer.askedByText)}.`)), h("ol", { class: "chain" }, answer.records.map((each) => h("li", {},
     recordLink(each.offset), ` ${timeText(each.createTime)} ${each.type} `,
     h("span", { class: "mono" }, each.changes.map((one) => (one.before === null ? `${one.field} ${valueText(one.after)}` : `${one.field} ${valueText(one.before)} → ${valueText(one.after)}`)).join(", ")),
     each.causes.map((cause) => h("p", { class: "cause" }, `${cause.rule}: `, ...prose(cause.text), cause.offset !== null && !linksTo(cause.text, cause.offset) && [" (", recordLink(cause.offset), ")"]))))),
-    answer.earlierRecords ? h("p", { class: "moment" }, `${answer.earlierRecords} earlier records are not shown.`) : null,
-    answer.uncovered.map((each) => h("p", { class: "notes" }, each.text))];
+    answer.earlierRecords !== 0 && h("p", { class: "moment" }, `${answer.earlierRecords ?? "There may be"} earlier records${answer.earlierRecords === null ? "" : " are not shown"}.`),
+    answer.uncovered.map((each) => h("p", { class: "notes" }, sentence(each.text)))];
 }
 
 function spans(answer) {
@@ -313,7 +314,7 @@ function selectOf(id, text, options, value) {
 }
 
 function askedText(asked) {
-  if (!asked.request) return `the controller itself: ${asked.rule}`;
+  if (!asked.request) return `the controller itself, by rule ${asked.rule}`;
   return asked.principal ? `${asked.request} by ${asked.principal}` : asked.request;
 }
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient
+from metaquorum.clients.kafka.cluster import KafkaClient, Target
 from metaquorum.clients.kafka.connection import ConnectionFailed, NodeConnection, UnsupportedVersion
 from metaquorum.clients.kafka.message_forms import CannotSay
 from metaquorum.clients.kafka.node_messages import features_of, listeners_of
@@ -55,7 +55,7 @@ class LeaderClient(KafkaClient):
         self._raft, self._controllers, self._way = raft, controllers, way
 
     async def ask(
-        self, body: Any, *, target: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
+        self, body: Any, *, target: Target = None, lowest: int = 0, highest: int = 2**15 - 1
     ) -> Any:
         """Raises ApiError for an API that the leader does not have, ClientError if none answers."""
         leader_id, way, name = self._raft.leader_id, self._way, type(body).__name__.removesuffix("Request")

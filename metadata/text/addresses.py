@@ -13,6 +13,16 @@ def listener_text(name: str, host: str, port: int) -> str:
     return f"{name}://{address_text(host, port)}"
 
 
+def may_be_host(host: str) -> bool:
+    """Whether a name can be looked up at all. Python raises UnicodeError, no OSError, for a name with an
+    empty part (`a..b`), with one of more than 63 characters (RFC 1035), or with bytes that are no text."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
 def plain_host(host: str) -> str:
     """A peer's address as rules and people write it: a socket for IPv6 and IPv4 shows `::ffff:10.0.0.1`."""
     mapped = host.removeprefix("::ffff:")

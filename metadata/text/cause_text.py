@@ -14,9 +14,9 @@ from metaquorum.metadata.records.batch_cause import BatchCause
 
 def asked_text(cause: BatchCause) -> str:
     """`CreateTopics by User:alice at 10.0.0.7 (client app-1, through broker 3)`; without a request, `the
-    controller itself: leader-balance`."""
+    controller itself, by rule leader-balance`."""
     if cause.request is None:
-        return f"the controller itself: {printable(cause.rule or 'no reason given')}"
+        return "the controller itself" + (f", by rule {printable(cause.rule)}" if cause.rule else "")
     more = []
     if cause.client_id is not None:
         more.append(f"client {printable(cause.client_id)}")

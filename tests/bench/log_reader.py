@@ -1,4 +1,4 @@
-"""A stand-in broker's fetches of the metadata log over gRPC, by the client of real ones."""
+"""A stand-in broker's fetches of the metadata log, by the client of real ones."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class LogReader:
 
     @classmethod
     async def at(cls, host: str, port: int) -> LogReader:
+        """Over gRPC."""
         return cls(await GrpcWay.of("bench", None).open(PeerAddress(host, port), timeout_s=OPEN_S))
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:

@@ -33,12 +33,19 @@ class Served:
 
     def ask(self, view: str, **params: str) -> dict[str, Any]:
         """What the server answers, asked without a browser."""
+        with self._open(view, params) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def stream(self) -> Any:
+        """What tells a page that is open how the log grows."""
+        return self._open("stream", {})
+
+    def _open(self, view: str, params: dict[str, str]) -> Any:
         host, token = self.url.split("/")[2], self.url.partition("token=")[2]
         request = urllib.request.Request(f"http://{host}/api/{view}?{urllib.parse.urlencode(params)}")
         request.add_header("cookie", f"{COOKIE}-{host.partition(':')[2]}={token}")
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
+        return urllib.request.urlopen(request, timeout=WAIT_S)
 
     def wait(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         end = time.monotonic() + WAIT_S

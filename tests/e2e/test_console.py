@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -19,12 +20,12 @@ from metaquorum.metadata.records import types as r
 from metaquorum.node.local_nodes import free_ports
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.segment import segment_name
-from tests.browser import Browser, needs_browser
+from tests.browser import LEFT, RIGHT, SHIFT, Browser, needs_browser
 from tests.console_pictures import night
 from tests.e2e.axe import axe_source, violations
 from tests.e2e.cluster import Cluster
 from tests.e2e.served import Served
-from tests.unit.metadata.made_logs import STORY, encoded, make_node
+from tests.unit.metadata.made_logs import STORY, encoded, make_node, topic
 
 TABLES = (
     "brokers",
@@ -66,6 +67,12 @@ def test_ctrl_c_ends_it_quietly(served: Served, is_serving: bool) -> None:
     errors = served.end()
     assert errors.strip() == ""
     assert served.process.returncode in (0, 130, -signal.SIGINT)
+
+
+def test_ctrl_c_ends_it_quietly_also_if_a_page_is_open(served: Served) -> None:
+    with contextlib.closing(served.stream()) as stream:
+        assert b"endOffset" in stream.read1()
+        assert served.end().strip() == ""
 
 
 @needs_browser
@@ -112,7 +119,7 @@ def test_the_handle_moves_everything_and_keys_move_it(served: Served) -> None:
         browser.run("document.querySelector('#strip svg.time').focus()")
         browser.press("d")
         browser.wait("location.hash.includes('since=')", "second moment")
-        browser.press("\ue014\ue014")  # right arrow, twice
+        browser.press(RIGHT + RIGHT)
         browser.wait(f"!location.hash.includes('at={offset}&')", "next record")
         browser.wait("document.querySelector('main section[aria-label=Difference]')", "difference")
         browser.run("history.back()")
@@ -195,7 +202,8 @@ def test_a_rule_is_named_once_and_the_headings_of_a_narrow_table_say_that_they_s
             fenced = browser.text("main tbody tr")
             assert fenced.count("session-expired") == 1
             browser.go("#/events?text=leaderless")
-            assert "[broker-fenced] (the controller itself: session-expired)" in browser.text("main tbody tr")
+            row = browser.text("main tbody tr")
+            assert "[broker-fenced] (the controller itself, by rule session-expired)" in row
             assert browser.run(CELLS_HOLD_ONE_THING)
             browser.go("#/brokers")
             heading = "getComputedStyle(document.querySelector('main .sheet thead tr'), '::before').content"
@@ -325,6 +333,7 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
     """Nor turn the text around them: what is invisible is shown as an escape."""
     html, shown = "<img src=x onerror=alert(1)>\u202e", r"<img src=x onerror=alert(1)>\u202e"
     batches = [*STORY, (2, [r.TopicRecord(html, b"x" * 16)]), (2, [r.ConfigRecord(2, html, "k", html)])]
+    batches += [(2, topic("long" * 62, b"y" * 16)), (2, [r.ConfigRecord(2, "long" * 62, "k" * 200, html)])]
     make_node(PosixDisk(), batches, home=str(tmp_path / "node"))
     console = Served(tmp_path / "node")
     try:
@@ -335,10 +344,107 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
             for view in ("configs?", "events?severity=info", "records?start=14", "search?text=img"):
                 browser.go(f"#/{view}")
                 assert shown in browser.text("main"), view
+            between = "overview?since=3", "diff?since=3"
+            for view in (*between, "entity?path=topic", "configs?", "search?text=long"):
+                browser.go(f"#/{view}")
+                assert "long" * 62 in browser.text("main") and browser.run(NOTHING_IS_WIDER), view
             assert browser.run("return document.images.length") == 0
             assert browser.messages() == []
     finally:
         console.end()
+
+
+@needs_browser
+def test_a_log_without_its_beginning_shows_its_events_and_records(tmp_path: Path) -> None:
+    make_node(PosixDisk(), STORY, home=str(tmp_path / "node"), per_segment=5)
+    (tmp_path / "node" / "__cluster_metadata-0" / segment_name(0)).unlink()
+    console = Served(tmp_path / "node")
+    try:
+        with Browser() as browser:
+            browser.open(f"{console.url}#/overview")
+            browser.wait("document.querySelector('main .error')", "sentence")
+            assert "Events and Records show" in browser.text("main .error")
+            for view in ("events?severity=info", "records?", "records?at=12"):
+                empty = "document.querySelector('main').replaceChildren();"
+                browser.run(f"{empty} location.hash = arguments[0]", f"#/{view}")
+                browser.wait("document.querySelector('main tbody tr')", view)
+                browser.wait("!document.querySelector('main[aria-busy]')", view)
+                assert browser.text("main .error") == "" and browser.text("main tbody"), view
+    finally:
+        console.end()
+
+
+@needs_browser
+def test_a_damaged_log_is_said_with_its_path_as_it_was_given(tmp_path: Path) -> None:
+    make_node(PosixDisk(), STORY, home=str(tmp_path / "node"))
+    segment = tmp_path / "node" / "__cluster_metadata-0" / segment_name(0)
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+    console = Served(tmp_path / "node")
+    try:
+        with Browser() as browser:
+            browser.open(console.url)
+            browser.settled()
+            assert browser.text("main .notes").startswith(f"{segment} at byte")
+            notice = browser.wait("document.querySelector('#notice').innerText", "notice")
+            assert "metaquorum log check" in notice
+    finally:
+        console.end()
+
+
+@needs_browser
+def test_a_page_of_a_server_that_ended_says_that_its_token_is_no_longer_right(tmp_path: Path) -> None:
+    make_node(PosixDisk(), STORY, home=str(tmp_path / "node"))
+    (port,) = free_ports(1)
+    console = Served(tmp_path / "node", "--port", str(port))
+    try:
+        with Browser() as browser:
+            browser.open(console.url)
+            browser.settled()
+            console.end()
+            notice = "document.querySelector('#notice').innerText"
+            browser.wait(f"{notice}.includes('does not answer')", "sentence")
+            console = Served(tmp_path / "node", "--port", str(port))
+            browser.wait(f"{notice}.startsWith('The token is wrong: open the URL')", "other sentence")
+    finally:
+        console.end()
+
+
+@needs_browser
+def test_keys_pan_the_strip_and_a_moment_outside_its_window_moves_it(served: Served) -> None:
+    low = "Number(/fromMs=(\\d+)/.exec(asked.at(-1))?.[1])"
+    with Browser() as browser:
+        browser.open(f"{served.url}#/overview?at=150")
+        browser.settled()
+        browser.run(
+            "window.asked = []; const own = window.fetch; window.fetch = (address, ...words) => {"
+            " if (address.includes('/api/strip')) asked.push(address); return own(address, ...words); };"
+        )
+        browser.press("+++")
+        zoomed = browser.wait("asked.length === 3 && " + low, "window")
+        browser.press(LEFT, held=SHIFT)
+        panned = browser.wait("asked.length === 4 && " + low, "window before it")
+        assert panned < zoomed and browser.run("return location.hash").endswith("at=150")
+        browser.go("#/overview?at=10")
+        assert browser.wait("asked.length === 5 && " + low, "window of the moment") < panned
+        drawn = "Number(document.querySelector('#strip .handle').getAttribute('x1'))"
+        assert browser.wait(f"{drawn} > 70 && {drawn}", "handle in the middle") < 1400
+
+
+@needs_browser
+def test_arrow_keys_scroll_a_table_that_is_wider_than_its_place(served: Served) -> None:
+    with Browser() as browser:
+        browser.open(f"{served.url}#/brokers?at=150")
+        browser.settled()
+        sheet = "document.querySelector('main .sheet')"
+        browser.run(f"{sheet}.style.width = '200px'; {sheet}.focus()")
+        browser.press(RIGHT)
+        browser.wait(f"{sheet}.scrollLeft > 0", "scrolling")
+        assert browser.run("return location.hash").endswith("at=150")
+        browser.run(f"{sheet}.style.width = ''")
+        browser.press(RIGHT)
+        browser.wait("!location.hash.endsWith('at=150')", "next record")
 
 
 @needs_browser

@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
-from tests.browser import Browser, needs_browser
+from tests.browser import LEFT, RIGHT, SHIFT, Browser, needs_browser
 from tests.e2e.axe import axe_source, violations
 from tests.e2e.served import Served
 from tests.unit.pipeline.local_tables import write_tables
@@ -70,6 +70,33 @@ def test_an_incident_leads_to_its_moment_in_all_clusters_and_to_the_log(served: 
         browser.run("document.querySelector('#nav a').click()")
         browser.wait(STRIPS, "the fleet again")
         assert browser.messages() == []
+
+
+@needs_browser
+def test_keys_mark_a_moment_and_pan(served: Served) -> None:
+    marked = "Number(new URLSearchParams(location.hash.split('?')[1]).get('t'))"
+    with Browser() as browser:
+        browser.open(f"{served.url}#/overview")
+        browser.wait(STRIPS, "strip of each cluster")
+        first, last = browser.run(
+            "const axis = document.getElementById('moment'); axis.focus();"
+            "return [Number(axis.getAttribute('aria-valuemin')), Number(axis.getAttribute('aria-valuemax'))]"
+        )
+        browser.press(RIGHT)
+        assert browser.wait(marked, "mark") == first
+        browser.press(RIGHT)
+        step = browser.wait(f"{marked} > {first} && {marked}", "mark a step later") - first
+        assert 0 < step < (last - first) / 50
+        browser.press(LEFT)
+        drawn = "document.querySelectorAll('.cluster .handle').length === 3"
+        browser.wait(f"{marked} === {first} && {drawn}", "first mark")
+        assert browser.run("return document.activeElement.id") == "moment", "it keeps the focus"
+        assert browser.run("return document.activeElement.getAttribute('aria-valuenow')") == str(first)
+        browser.press("+")
+        browser.wait("location.hash.includes('to=')", "part of the time")
+        shown = browser.run("return location.hash")
+        browser.press(RIGHT, held=SHIFT)
+        browser.wait(f"location.hash !== {shown!r} && {marked} === {first}", "later part of the time")
 
 
 @needs_browser

@@ -230,8 +230,8 @@ def test_faults_keep_nodes_from_serving_in_any_order(effects: list[Effect], rng:
     [
         ([], {0, 1, 2}),
         ([cut_effect([(0, 1)], None)], {2}),
-        ([cut_effect([(0, 1), (1, 0)], (5.0, 1.0))], {0, 1, 2}),
-        ([cut_effect([(0, 1)], (600.0, 0.0))], {2}),
+        ([cut_effect([(0, 1), (1, 0)], (150.0, 50.0))], {0, 1, 2}),
+        ([cut_effect([(0, 1)], (150.0, 51.0))], {2}),
         ([cut_effect([(1, 0), (0, 1), (1, 2), (2, 1)], None)], {0, 2}),
         ([Effect(down=frozenset([1]))], {0, 2}),
         ([Effect(down=frozenset([1])), Effect(hampered=frozenset([2]))], set()),
@@ -242,6 +242,15 @@ def test_a_node_can_serve_if_it_reaches_whichever_voter_leads(
     effects: list[Effect], expected: set[int]
 ) -> None:
     assert able(effects) == expected
+
+
+def test_of_two_quotas_of_a_client_the_newer_one_counts() -> None:
+    rates = ({"producer": 1.0, "consumer": 2.0}, {"producer": 3.0})
+    faults = in_force(
+        [*(Effect(quota=("a", each)) for each in rates), Effect(quota=("b", {"consumer": 4.0}))]
+    )
+    assert faults.quota_of("a") == {"producer": 3.0, "consumer": 2.0}
+    assert faults.quota_of("c") == {}
 
 
 def test_a_voter_without_its_disk_elects_nobody() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -384,7 +385,8 @@ class Story:
     def _happened(self, name: str) -> list[str]:
         args = ["log", "timeline", self._placed(name, {name}), "--severity", "detail", "--json"]
         found = CliRunner().invoke(main, args, catch_exceptions=False).stdout.splitlines()
-        return sorted({each for line in found for each in json.loads(line).get("entities", ())})
+        paths = {each for line in found for each in json.loads(line).get("entities", ())}
+        return sorted(path for path in paths if not re.match("config/.*/.*/", path))  # but not each setting
 
     def _placed(self, word: str, names: set[str]) -> str:
         """Words that are a node, or a path in it or beside it (`./new`), are below the story's directory."""

@@ -23,7 +23,7 @@ import msgspec
 from metaquorum.cli.errors import Failure, print_problem
 from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.log.input.options import offsets_text
-from metaquorum.cli.log.input.source import NAMES
+from metaquorum.cli.log.input.source import BEFORE_OPENING, NAMES
 from metaquorum.cli.log.input.temporary import temporary_directory
 from metaquorum.lines import one_line
 from metaquorum.metadata.text.addresses import address_text
@@ -54,7 +54,7 @@ VOTERS = "metaquorum.cli.log.input.live.voters"
 LIVE_COPY = "metaquorum.cli.log.input.live.copy"
 """Key in a context's `meta`: the `LiveCopy` that is followed."""
 _PLACEHOLDER = "/dev/null/live"
-"""A placeholder for PATH until the log is copied. No file can have that path."""
+"""A placeholder for PATH until the copy has a directory. No file can have that path."""
 
 
 class LiveCommand(click.Command):
@@ -94,10 +94,10 @@ class LiveCommand(click.Command):
         with temporary_directory("live") as directory:
             copy = LiveCopy(live, directory)
             if follows:
-                copy.follow()
+                ctx.meta[BEFORE_OPENING] = copy.follow
                 ctx.meta[FOLLOWED], ctx.meta[LIVE_COPY] = copy.check, copy
             else:
-                print_problem(copy.refresh())
+                ctx.meta[BEFORE_OPENING] = lambda: print_problem(copy.refresh())
                 ctx.meta[REFRESH], ctx.meta[VOTERS] = copy.refresh, copy.voters
             ctx.meta[BOOTSTRAP] = live.words()
             ctx.meta[NAMES] = {directory: "the cluster's log"}

@@ -38,6 +38,9 @@ __all__ = [
 
 NAMES = "metaquorum.cli.log.input.source.names"
 """Key in a context's `meta`: what messages call the log at a path, by path, if not that path."""
+BEFORE_OPENING = "metaquorum.cli.log.input.source.before_opening"
+"""Key in a context's `meta`: a function that copies the log of a running cluster. It is called when a log is
+first opened: by then, a command has refused options that do not fit."""
 _SHOWN_FROM_BYTES = 2 << 20
 """`check` takes a few seconds for this size. What is done within _INTERVAL_S shows no progress."""
 _INTERVAL_S = 0.2
@@ -72,6 +75,7 @@ def open_paths(paths: Sequence[str]) -> list[MetadataLog]:
 
 def logs_at(path: str) -> list[MetadataLog]:
     """The log at a path, or those of the nodes below it. Raises as `open_path` does."""
+    _prepare()
     given = path
     path, disk = _disk_of(path)
     if is_archive(path):
@@ -97,6 +101,13 @@ def logs_at(path: str) -> list[MetadataLog]:
 def _names() -> Mapping[str, str]:
     context = click.get_current_context(silent=True)
     return {} if context is None else context.meta.get(NAMES, {})
+
+
+def _prepare() -> None:
+    context = click.get_current_context(silent=True)
+    prepare = None if context is None else context.meta.pop(BEFORE_OPENING, None)
+    if prepare is not None:
+        prepare()
 
 
 def _disk_of(path: str) -> tuple[str, Disk]:

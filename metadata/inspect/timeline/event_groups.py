@@ -68,17 +68,27 @@ class Grouped(NamedTuple):
 
 
 def config_events(batch: BatchChanges, *, is_known: bool) -> Iterator[Grouped]:
-    """Settings that changed, one event per resource. Old values count only if the state is known."""
-    by_resource: dict[str, list[tuple[int, str]]] = {}
+    """Settings that changed, one event per resource, which is also about each of them. Old values count only
+    if the state is known."""
+    by_resource: dict[str, list[tuple[int, str, str]]] = {}
     for offset, resource, key, old, new in batch.configs:
         if old == new and (is_known or new is not None):
             continue
-        text = f"{key} removed" if new is None else f"{key}={setting_shown(key, new)}"
-        by_resource.setdefault(config_path(resource), []).append((offset, text))
+        text = _setting_text(key, old if is_known else None, new)
+        by_resource.setdefault(config_path(resource), []).append((offset, key, text))
     for path, found in by_resource.items():
         name = path.removeprefix("config/")
-        text = f"{name}: {listed([text for _, text in found])}"
-        yield Grouped(found[0][0], "config changed", path, text, "info", None, (name,))
+        text = f"{name}: {listed([text for _, _, text in found])}"
+        settings = (f"{path}/{key}" for _, key, _ in found)
+        yield Grouped(found[0][0], "config changed", path, text, "info", None, (name, *settings))
+
+
+def _setting_text(key: str, old: str | None, new: str | None) -> str:
+    """`retention.ms=1`, `retention.ms 1 -> 2`, `retention.ms removed (was 2)`; None: not set, or unknown."""
+    before, after = (None if value is None else setting_shown(key, value) for value in (old, new))
+    if after is None:
+        return f"{key} removed" + ("" if before is None else f" (was {before})")
+    return f"{key}={after}" if before is None else f"{key} {before} -> {after}"
 
 
 def refused_events(batch: BatchChanges) -> Iterator[Grouped]:

@@ -8,6 +8,7 @@ is that of the oldest snapshot, and before that what records say on their own.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -32,6 +33,7 @@ from metaquorum.metadata.inspect.walk.reader import (
     WrongPlace,
 )
 from metaquorum.metadata.inspect.walk.states import (
+    FoundState,
     LogPart,
     OnProblem,
     known_state,
@@ -60,10 +62,13 @@ def explain(
     secrets: bool = False,
     last: int | None = None,
     parts: Iterable[LogPart] | None = None,
+    begin_at: Iterable[FoundState] = (),
 ) -> Explanation:
     """The chain of records up to `point` that led to the state of `target` there. With `last`, at least that
     many of its newest links, if it has them; nothing before the snapshot at which the chain begins is read.
     `parts`: for a target that is a whole topic, where all records about it are; the last one ends at `point`.
+    `begin_at`: states at which the chain is tried before the snapshots, each older than the one before, none
+    inside a transaction.
 
     Stops at missing records, after calling `on_problem`, unless `past_corruption`. With `secrets`, causes
     show the values of secret settings. Raises InspectError for a target without records, and for a place that
@@ -74,11 +79,19 @@ def explain(
     if point.offset is not None and point.offset < base:
         raise InspectError(f"{log.path} begins at offset {base}, after {point.offset}; give {base} or more")
     clock = None if log.is_checkpoint else partial(clock_of, log)
-    for start in () if parts is not None else _starts(log, target, point, last, known_start):
+    tried: int | None = None
+    snapshots = () if parts is not None else _starts(log, target, point, last, known_start)
+    for start in itertools.chain(begin_at, snapshots):
         lines: list[str] = []
-        found = state_at(log, Point(offset=start), lines.append, past_corruption=True)
+        if isinstance(start, FoundState):
+            found = start
+        elif tried is None or start < tried:
+            found = state_at(log, Point(offset=start), lines.append, past_corruption=True)
+        else:
+            continue
+        tried = found.end_offset
         chain = Chain(target, found.image, secrets=secrets, clock=clock, is_middle=True)
-        _Feeding(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start)
+        _Feeding(log, point, lines.append, past_corruption, is_middle=True).feed(chain, tried)
         if _is_enough(chain, last):
             chain.limits.place(shown)
             _report_all(on_problem, lines)

@@ -146,6 +146,7 @@ class Groups:
         session_ms: int = 1_000,
         rebalance_ms: int = 5_000,
         kind: str = "consumer",
+        refuse: ErrorCode | None = None,
     ) -> int:
         return self.ask(
             JoinGroupRequest(
@@ -161,6 +162,7 @@ class Groups:
                 ),
             ),
             version=version,
+            refuse=refuse,
         )
 
     def sync(

@@ -229,6 +229,19 @@ def test_a_static_member_takes_its_place_again_and_its_older_self_is_fenced() ->
     assert groups.phase is Phase.PREPARING
 
 
+def test_a_static_member_whose_new_id_cannot_be_stored_is_told_and_the_group_joins_again() -> None:
+    """Nobody else knows the new id: a later coordinator would not."""
+    groups = Groups()
+    keys = [groups.join(instance=name, session_ms=9_000) for name in ("one", "two")]
+    groups.wait(300)
+    first, second = (groups.answers[key].member_id for key in keys)
+    groups.sync(first, 1, {first: b"a", second: b"b"}, instance="one")
+    stored = list(groups.records)
+    key = groups.join(instance="two", version=5, refuse=ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert groups.answers[key].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (groups.phase, groups.records) == (Phase.PREPARING, stored)
+
+
 def test_a_static_leader_that_comes_back_is_told_not_to_assign() -> None:
     groups = Groups()
     (key,) = [groups.join(instance="one")]

@@ -661,6 +661,17 @@ def test_offsets_by_time_are_looked_up_in_the_log() -> None:
     assert [(each.offset, each.timestamp_ms) for each in results] == [(1, -1), (0, -1), (0, 150)]
 
 
+@pytest.mark.parametrize(("asks", "end"), [(-1, 0), (2, 1)])
+def test_a_replica_is_told_the_end_of_the_log_and_a_client_what_is_committed(asks: int, end: int) -> None:
+    _, host = leading("x", replicas=(1, 2))
+    host.ask(produce(key_of("x"), acks=1))
+    host.work()
+    part = data_requests.ListOffsetsPartition(key=key_of("x"), timestamp_ms=-1)
+    asked = data_requests.ListOffsetsRequest(partitions=(part,), replica_id=asks)
+    (result,) = answer_to(host.ask(asked)).results
+    assert (result.offset, result.error) == (end, ErrorCode.NONE)
+
+
 def test_a_time_that_cannot_be_looked_up_in_a_damaged_log_is_an_error() -> None:
     _, host = leading("x")
     host.ask(produce(key_of("x")))

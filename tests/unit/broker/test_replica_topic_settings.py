@@ -39,6 +39,23 @@ def test_nobody_set_anything() -> None:
     assert TopicSettings().log == LogSettings()
 
 
+@pytest.mark.parametrize(
+    ("policy", "segment_ms", "lag_ms", "rolls_ms"),
+    [
+        ("compact", "9000", "5000", 5_000),
+        ("delete,compact", "9000", "5000", 5_000),
+        ("compact", "5000", "9000", 5_000),
+        ("delete", "9000", "5000", 9_000),
+    ],
+)
+def test_a_compacted_log_rolls_before_a_record_must_be_compacted(
+    policy: str, segment_ms: str, lag_ms: str, rolls_ms: int
+) -> None:
+    """KIP-354: the active segment is not compacted."""
+    own = {"cleanup.policy": policy, "segment.ms": segment_ms, "max.compaction.lag.ms": lag_ms}
+    assert settings_of(topic=own).log.segment_ms == rolls_ms
+
+
 def test_a_topics_own_values() -> None:
     own = {
         "min.insync.replicas": "2",

@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaquorum.broker.replica.controller_requests.assignments import Assignments
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, FetchSession, SessionCache
 from metaquorum.broker.replica.fetchers import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import LOST, MetadataImage
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.data import CONSUMER, FetchPartition, FetchRequest, PartitionKey
+from metaquorum.metadata.requests.partitions import AssignmentResult, AssignReplicasToDirsResponse
 from metaquorum.metadata.requests.rates import QuotaWindows, Rate
 
 ITEM, TIME = st.integers(0, 5), st.integers(0, 30)
@@ -309,3 +311,26 @@ def test_a_rate_is_that_of_its_windows(used: list[tuple[int, int]]) -> None:
                 assert made.wait_ms(bound, now) == pytest.approx(expected)
     made.remove(3)
     assert sum(amount for _, amount in made._samples) == sum(each for _, each in kept) - 3
+
+
+@pytest.mark.parametrize("end", ["settled", "acknowledged"])
+def test_a_broker_stops_for_a_lost_replica_so_long_after_its_loss_unless_that_is_over(
+    end: str,
+) -> None:
+    call = SimpleNamespace(succeeded=lambda: None, next_deadline_ms=lambda *, waits: None)
+    assignments = Assignments(call, 1_000)  # type: ignore[arg-type]
+    key = b"t" * 16, 0
+    assignments.lose(key, 5)
+    assignments.lose(key, 900)
+    assert assignments.owes_lost(key) and assignments.next_deadline_ms() == 1_005
+    assert assignments.reason_to_stop(1_004) is None and assignments.reason_to_stop(1_005) is not None
+    if end == "settled":
+        assignments.settle(key)
+    else:
+        assignments.next_request(1, 2)
+        result = AssignmentResult(
+            directory_id=LOST, topic_id=key[0], partition=key[1], error=ErrorCode.NONE, message=None
+        )
+        assert assignments.answered(AssignReplicasToDirsResponse(results=(result,)), 950) == [key]
+    assert not assignments.owes_lost(key) and len(assignments) == 0
+    assert assignments.next_deadline_ms() is None and assignments.reason_to_stop(10**9) is None

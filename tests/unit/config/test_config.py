@@ -244,6 +244,15 @@ BAD = [
     (BROKER, {"listeners": "CONTROLLER://h:1"}, "controller.listener.names gives to controllers"),
     (CONTROLLER, {"listeners": "CONTROLLER://127.0.0.1:99999"}, "a port is a number from 1 to 65535"),
     (CONTROLLER, {"listeners": "127.0.0.1:9093"}, "write NAME://host:port"),
+    (CONTROLLER, {"listeners": "CONTROLLER://a..b:9093"}, "'CONTROLLER://a..b:9093': a host name has"),
+    (BROKER, {"advertised__listeners": f"PLAINTEXT://{'a' * 64}.b:1"}, "from 1 to 63 characters"),
+    (CONTROLLER, {"controller__quorum__voters": "1@a..b:1"}, "has '1@a..b:1': a host name"),
+    (CONTROLLER, {"metrics__listener": "http://a..b:1"}, "metrics.listener has 'http://a..b:1': a host name"),
+    (
+        BROKER,
+        {"max__connections__per__ip__overrides": "a..b:1"},
+        "max.connections.per.ip.overrides has 'a..b:1': a host name",
+    ),
     (
         CONTROLLER,
         {"listeners": "PLAINTEXT://127.0.0.1:9093"},

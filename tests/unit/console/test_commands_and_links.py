@@ -17,6 +17,7 @@ from metaquorum.console import views
 from metaquorum.console.app import application
 from metaquorum.console.tables import GROUP_COLUMNS, TABLES
 from metaquorum.console.views import Views
+from metaquorum.metadata.inspect.log.entities import is_below
 from metaquorum.metadata.inspect.log.points import utc_text
 from tests.unit.console.asked import PORT, TOKEN, Asked, AskedPage
 from tests.unit.console.busy_log import busy_log
@@ -129,7 +130,8 @@ def test_long_answers_are_cut(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_command_of_records_dumps_them(asked: Asked) -> None:
     names = ("offset", "type", "version", "data")
-    for start, size, entity in ((0, 9, ""), (5, 1, ""), (133, 40, ""), (100, 50, "broker/1"), (460, 50, "")):
+    about = (100, 50, "broker/1"), (0, 200, "topic/orders")
+    for start, size, entity in ((0, 9, ""), (5, 1, ""), (133, 40, ""), *about, (460, 50, "")):
         answer = asked.view("records", start=start, size=size, entity=entity)
         dumped = lines_of(answer["command"])
         rows = answer["records"]
@@ -138,7 +140,8 @@ def test_the_command_of_records_dumps_them(asked: Asked) -> None:
         ]
         for row, line in zip(rows, dumped, strict=False):
             assert (row["timeMs"], row["epoch"]) == (line["createTime"], line["leaderEpoch"])
-            assert row["batchOffset"] == line["batchBaseOffset"] and (not entity or entity in row["entities"])
+            assert row["batchOffset"] == line["batchBaseOffset"]
+            assert not entity or any(is_below(path, entity) for path in row["entities"])
         assert len(rows) == min(size, len(dumped)) and answer["endOffset"] == asked.log.end_offset
         assert rows[0]["offset"] >= start and (entity or rows[0]["offset"] == start)
         for row in rows[:3]:

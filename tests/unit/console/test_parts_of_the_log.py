@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
+from metaquorum.console import moments
 from metaquorum.console.kept_states import SMALL_BYTES
 from metaquorum.console.moments import Moments
 from metaquorum.metadata.image.packed import loaded_bytes
@@ -16,6 +17,7 @@ from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.walk import mentions
 from metaquorum.metadata.inspect.walk.mentions import Mentions, mentions_of
 from metaquorum.metadata.records import types as r
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 from tests.unit.console.asked import Asked
 from tests.unit.metadata.made_logs import (
@@ -36,7 +38,7 @@ INVOICES = bytes(15) + b"\x07"
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=[path.name for path in GOLDEN])
-def test_why_and_history_answer_the_same_from_parts_of_the_log(
+def test_why_history_and_records_are_the_same_from_parts_of_the_log(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With large and small parts, and with few states to begin at."""
@@ -49,6 +51,9 @@ def test_why_and_history_answer_the_same_from_parts_of_the_log(
             params = {"target": target, "at": at}
             asked.moments._mentions = None
             history, why = asked.view("history", **params), asked.view("why", **params, last=3)
+            how = ("earlierRecords", "readFrom")  # how far back it was read
+            of_target = {"entity": target, "start": 0 if at == "end" else middle, "size": 20}
+            records = asked.view("records", **of_target)
             for part_records, console in ((7, asked), (64, few)):
                 monkeypatch.setattr(mentions, "PART_RECORDS", part_records)
                 found = mentions_of(asked.log)
@@ -56,7 +61,34 @@ def test_why_and_history_answer_the_same_from_parts_of_the_log(
                 console.moments.use_mentions(found)
                 assert console.moments.parts_about("broker/1", changes=True) is not None
                 assert console.view("history", **params) == history
-                assert console.view("why", **params, last=3) == why
+                shorter = console.view("why", **params, last=3)
+                assert {**shorter, **dict.fromkeys(how)} == {**why, **dict.fromkeys(how)}
+                assert console.view("records", **of_target) == records
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=[path.name for path in GOLDEN])
+def test_why_that_is_read_from_near_the_last_records_says_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (mentions, moments):
+        monkeypatch.setattr(module, "PART_RECORDS", 3)
+    asked = Asked(path)
+    draw, end, begun = random.Random(path.name), asked.log.end_offset, 0
+    for at in sorted(draw.sample(range(end // 3, end), 4)):
+        rows = asked.view("table", kind="partitions", at=at, size=1000)["rows"]
+        paths = [row["path"] for row in rows if row["path"] is not None]
+        for target in ("broker/0", "broker/1", "broker/2", *draw.sample(paths, min(4, len(paths)))):
+            if not asked.view("entity", path=target, at=at)["exists"]:
+                continue
+            for last in (1, 3):
+                near = asked.view("why", target=target, at=at, last=last)
+                with monkeypatch.context() as patched:
+                    patched.setattr(asked.moments, "states_before", lambda *_: iter(()))
+                    far = asked.view("why", target=target, at=at, last=last)
+                begun += near.pop("readFrom", 0) > far.pop("readFrom", 0)
+                del near["earlierRecords"], far["earlierRecords"]
+                assert near == far, (target, at, last)
+    assert begun > 5
 
 
 def test_only_the_parts_that_mention_an_entity_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +106,15 @@ def test_only_the_parts_that_mention_an_entity_are_read(monkeypatch: pytest.Monk
     assert orders is not None and sum(part.end_offset - part.begun.end_offset for part in orders) < 250
     assert asked[0].parts_about("topic/absent", changes=True) is None
     assert asked[0].parts_about("config/topic/orders", changes=True) is None
+
+
+def test_the_records_of_a_topic_that_was_deleted_are_found_also_behind_its_creation(tmp_path: Path) -> None:
+    """Only its creation has its name: the page behind it, too, knows what the others are about."""
+    make_node(PosixDisk(), STORY, home=str(tmp_path / "node"))
+    asked = Asked(tmp_path / "node")
+    whole, behind = (asked.view("records", entity="topic/payments", start=start) for start in (0, 8))
+    assert [row["offset"] for row in whole["records"]] == [7, 8, 9, 12]
+    assert behind["records"] == whole["records"][1:]
 
 
 def _moments(batches: list[Batch]) -> tuple[Moments, list[int]]:

@@ -140,7 +140,8 @@ def test_events_are_those_of_log_timeline(asked: Asked) -> None:
 
 
 def test_a_lane_shows_a_broker_that_registers_again_as_the_state_has_it(tmp_path: Path) -> None:
-    """A process that registers again at a new leader of the quorum stays unfenced; a new one is fenced."""
+    """A process that registers again at a new leader of the quorum stays unfenced; a new one is fenced, also
+    if it shuts down at once."""
     first, second = b"1" * 16, b"2" * 16
     records = [
         r.BrokerRecord(1, first, 2),
@@ -152,12 +153,13 @@ def test_a_lane_shows_a_broker_that_registers_again_as_the_state_has_it(tmp_path
         r.BrokerRecord(1, second, 7),
         r.UnregisterBrokerRecord(1, 7),
         r.BrokerRecord(1, second, 10),
+        r.BrokerRegistrationChangeRecord(1, 10, in_controlled_shutdown=1),
     ]
     batches: list[Batch] = [(1, [leads(3000)]), (1, [r.FeatureLevelRecord("metadata.version", 19)])]
     make_node(PosixDisk(), [*batches, *((1, [record]) for record in records)], home=str(tmp_path / "node"))
     asked = Asked(tmp_path / "node")
     (lane,) = asked.view("strip", width=8000)["brokers"]
-    for offset in range(3, 12):
+    for offset in range(3, 13):
         rows = asked.view("table", kind="brokers", at=offset)["rows"]
         shown = [turn[2] for turn in lane["turns"] if turn[0] < offset][-1]
         assert shown == (rows[0]["state"] if rows else "gone"), offset
@@ -311,12 +313,13 @@ def test_who_may_do_what_is_the_authorizers_answer(asked: Asked) -> None:
                 assert {each["permissionType"] for each in answer["entries"]} == {"ALLOW"}
 
 
-def test_settings_have_the_last_change_of_their_resource_up_to_the_moment(asked: Asked) -> None:
+def test_each_setting_has_its_last_change_up_to_the_moment(asked: Asked) -> None:
     lines = log_tool("timeline", asked.words[0], "--severity", "info").splitlines()
     changes = [each for each in map(json.loads, lines) if each.get("kind") == "config changed"]
     for offset in moments_of(asked.log, 20):
         for row in asked.view("table", kind="configs", at=offset, size=1000)["rows"]:
-            before = [each for each in changes if each["entity"] == row["path"] and each["offset"] < offset]
+            path = f"{row['path']}/{row['key']}"
+            before = [each for each in changes if path in each["entities"] and each["offset"] < offset]
             assert row["changeTimestampMs"] == (before[-1]["createTime"] if before else None)
             named = before[-1].get("askedBy") if before else None
             assert (row["changedBy"] is None) == (named is None)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from metaquorum.controller.active.causes import RULES, STEP_RULES
+from metaquorum.controller.active.causes import RULES, STEP_RULES, is_new_work
 from metaquorum.controller.active.outcome import Step
+from metaquorum.controller.active.work import BalanceLeaders, FailDirectories, RemoveBroker, Work
 from metaquorum.controller.features import LEVEL_NO_OP
 from metaquorum.metadata.image import METADATA_VERSION
 from metaquorum.metadata.inspect.causes.table import WRITTEN
@@ -113,6 +115,30 @@ def test_an_operator_who_joins_a_removal_is_the_cause_of_its_rest() -> None:
     found = [each.client_id for each in quorum.causes(start) if each is not None]
     assert found[0] == "broker" and set(found[found.index("operator") :]) == {"operator"}
     assert named(quorum, start)[0] == ("BrokerHeartbeat", "fence-requested")
+
+
+REMOVAL = RemoveBroker(broker_id=1, epoch=5)
+FAILURE = FailDirectories(broker_id=1, epoch=5, directories=frozenset([b"a" * 16]))
+
+
+@pytest.mark.parametrize(
+    ("before", "work", "is_new"),
+    [
+        (None, REMOVAL, True),
+        (REMOVAL, replace(REMOVAL, reported_ms=9, unregister_keys=(3,)), False),
+        (REMOVAL, replace(REMOVAL, unregister=True), True),
+        (REMOVAL, replace(REMOVAL, unclean=True), True),
+        (replace(REMOVAL, unclean=True, unregister=True), replace(REMOVAL, unclean=True), True),
+        (None, FAILURE, True),
+        (FAILURE, replace(FAILURE), False),
+        (FAILURE, replace(FAILURE, directories=FAILURE.directories | {b"b" * 16}), True),
+        (BalanceLeaders(), BalanceLeaders(), False),
+    ],
+)
+def test_who_makes_work_do_more_is_the_cause_of_its_rest_and_nobody_else(
+    before: Work | None, work: Work, is_new: bool
+) -> None:
+    assert is_new_work(before, work) is is_new
 
 
 def test_a_request_that_waited_for_a_fence_keeps_its_cause() -> None:

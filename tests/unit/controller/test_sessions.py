@@ -188,11 +188,13 @@ def test_of_a_broker_that_has_sent_nothing_yet_no_setting_is_known() -> None:
     assert sessions.min_insync_replicas() == {1: 2, 2: 0}
 
 
-def test_a_closed_lease_is_over_at_once_and_remembers_what_the_broker_must_apply() -> None:
+def test_a_closed_lease_is_over_at_once_and_the_next_one_has_what_the_broker_last_reported() -> None:
+    """And what it must apply. What it asked for under the closed lease is over."""
     sessions = Sessions(TIMEOUT, LAG)
-    session = opened(sessions, 1, 5, 0)
-    sessions.put(1, replace(session, unfence_from_offset=77).closed())
+    kept = {"applied_offset": 50, "standing_since_ms": 3, "min_insync_replicas": 2, "unfence_from_offset": 77}
+    before = replace(sessions.fresh(5, 0), moves_end_offset=60, should_shut_down=True, was_heard=False)
+    sessions.put(1, replace(before, **kept).closed())
     assert sessions.remaining_ms(1, 1) == 0
-    assert touched(sessions, 1, 5, 10).unfence_from_offset == 77
+    assert touched(sessions, 1, 5, 10) == replace(sessions.fresh(5, 10), **kept)
     assert sessions.remaining_ms(1, 10) == TIMEOUT
-    assert touched(sessions, 1, 6, 20).unfence_from_offset == 0
+    assert touched(sessions, 1, 6, 20) == sessions.fresh(6, 20)

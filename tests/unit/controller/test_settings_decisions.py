@@ -769,6 +769,33 @@ def test_a_tokens_life() -> None:
         assert refused.response.code is code and refused.records == ()
 
 
+@pytest.mark.parametrize(
+    ("asked_ms", "max_ms", "expires_ms"),
+    [
+        (None, 604_800_000, 86_400_000),
+        (-1, 604_800_000, 86_400_000),
+        (0, 604_800_000, 86_400_000),
+        (604_800_001, 604_800_000, 86_400_000),
+        (86_400_001, 86_400_001, 86_400_000),
+        (60_000, 60_000, 60_000),
+    ],
+)
+def test_whatever_is_asked_no_token_is_valid_beyond_its_maximum_lifetime(
+    asked_ms: int | None, max_ms: int, expires_ms: int
+) -> None:
+    made = decide(image_of(), CreateTokenRequest(requester="User:alice", max_lifetime_ms=asked_ms))
+    (record,) = made.records
+    assert (record.max_timestamp, record.expiration_timestamp) == (NOW + max_ms, NOW + expires_ms)
+    response = made.response
+    assert response.max_timestamp_ms == record.max_timestamp
+    assert response.expiration_timestamp_ms == record.expiration_timestamp
+    image = image_of(structs.replace(record, expiration_timestamp=record.max_timestamp))
+    for kind, period_ms in ((RenewTokenRequest, None), (RenewTokenRequest, 9), (ExpireTokenRequest, 9)):
+        request = kind(requester="User:alice", hmac=response.hmac, period_ms=period_ms)
+        later = decide(image, request, wall_ms=NOW + max_ms - 5)
+        assert later.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + max_ms), kind
+
+
 def test_tokens_need_a_secret_a_level_and_users() -> None:
     create = CreateTokenRequest(requester="User:alice")
     without = decide(image_of(), create, config=ControllerConfig(cluster_id="c", node_id=1))

@@ -38,7 +38,13 @@ from metaquorum.metadata.image import (
     ConfigResource,
 )
 from metaquorum.metadata.records.control import Voter, VoterEndpoint
-from metaquorum.metadata.requests.common import AddRaftVoterRequest, NewTopic, RemoveRaftVoterRequest
+from metaquorum.metadata.requests.common import (
+    AddRaftVoterRequest,
+    DescribeQuorumResponse,
+    NewTopic,
+    RemoveRaftVoterRequest,
+    ReplicaStatus,
+)
 from metaquorum.metadata.requests.partitions import TopicGrowth, WantedReplicas
 from metaquorum.metadata.requests.settings import (
     ConfigChange,
@@ -435,3 +441,39 @@ async def test_a_source_of_settings_that_this_release_does_not_know_counts_as_th
     assert [each.source for each in everything.entries[0].synonyms] == [ConfigSource.STATIC_BROKER_CONFIG]
     (set_on_the_topic,) = await configs.describe_configs(client, [topic])
     assert set_on_the_topic.entries == ()
+
+
+@pytest.mark.parametrize(("ago_ms", "is_alive"), [(0, True), (899, True), (900, False), (None, False)])
+async def test_a_replica_is_alive_if_the_leader_has_heard_from_it_lately_and_the_leader_is(
+    monkeypatch: pytest.MonkeyPatch, ago_ms: int | None, is_alive: bool
+) -> None:
+    """By the leader's clock, which may be any other than this one's. Version 0 has no times."""
+
+    def replica(node_id: int, heard_ms: int | None) -> ReplicaStatus:
+        return ReplicaStatus(
+            node_id=node_id,
+            directory_id=b"",
+            log_end_offset=0,
+            lag=0,
+            last_fetch_ms=heard_ms,
+            last_caught_up_ms=None,
+            status="",
+        )
+
+    async def quorum(client: object) -> DescribeQuorumResponse:
+        heard_ms, own_ms = (None, None) if ago_ms is None else (5_000 - ago_ms, 5_000)
+        return DescribeQuorumResponse(
+            cluster_id="c",
+            leader_id=1,
+            leader_epoch=3,
+            high_watermark=0,
+            voters=(replica(2, heard_ms), replica(1, own_ms)),
+            observers=(replica(3, heard_ms),),
+        )
+
+    monkeypatch.setattr(voters, "describe_quorum", quorum)
+    client: Any = Cluster((0,), old=False)
+    found = await voters.describe_voters(client, silent_ms=900)
+    alive = {each.node_id: each.is_alive for each in (*found.voters, *found.observers)}
+    assert alive == {1: True, 2: is_alive, 3: is_alive}
+    assert [each.last_fetch_ms for each in found.voters if each.node_id == 1] == [None]

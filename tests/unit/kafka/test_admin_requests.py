@@ -222,9 +222,7 @@ async def test_between_two_looks_for_a_leader_there_is_a_pause(monkeypatch: pyte
     ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, ErrorCode]]:
         return {1: list(places)}, {}
 
-    async def at_leader(
-        client: object, broker: int, wanted: dict[TopicPartition, int]
-    ) -> dict[TopicPartition, Any]:
+    async def at_leader(client: object, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
         asked.append(wanted)
         heals = ErrorCode.NOT_LEADER_OR_FOLLOWER if len(pauses) < 2 else 9
         answers = {A: 7, B: heals, C: ErrorCode.TOPIC_AUTHORIZATION_FAILED}

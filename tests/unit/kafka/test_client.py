@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from metaquorum.clients.kafka.connection import (
     REQUESTS_MAX,
     ConnectionFailed,
+    HostUnknown,
     NodeConnection,
     PendingRequests,
     TlsFailed,
@@ -49,6 +51,12 @@ def offers(**ranges: tuple[int, int]) -> ApiVersionsResponse:
             for name, (low, high) in ranges.items()
         )
     )
+
+
+async def test_a_node_whose_name_no_host_has() -> None:
+    """As another node's listeners have it: Python raises UnicodeError for it, no OSError."""
+    with pytest.raises(HostUnknown, match="cannot be resolved"):
+        await connect("a..b", 1, client_id="me", answer_max_bytes=100_000, timeout_s=20)
 
 
 # ---- without a socket
@@ -172,7 +180,11 @@ async def answering(
         server.close()
 
 
-async def test_a_node_that_lacks_our_version_of_apiversions_is_asked_in_its_own() -> None:
+@pytest.mark.parametrize(("named", "asked"), [((0, 1), [3, 1]), (None, [3, 0])])
+async def test_a_node_that_lacks_our_version_of_apiversions_is_asked_in_its_own(
+    named: tuple[int, int] | None, asked: list[int]
+) -> None:
+    """Or in version 0, which all have, if it does not name one."""
     versions = []
 
     def answer(data: bytes) -> bytes:
@@ -180,14 +192,15 @@ async def test_a_node_that_lacks_our_version_of_apiversions_is_asked_in_its_own(
         version = request.header.version
         versions.append(version)
         known = offers(ApiVersions=(0, 1), Metadata=(0, 1))
-        refused = ApiVersionsResponse(error_code=35, api_keys=known.api_keys)
-        spoken, body = (0, refused) if version > 1 else (version, known)
+        own = {} if named is None else {"ApiVersions": named}
+        refused = ApiVersionsResponse(error_code=35, api_keys=offers(**own, Metadata=(0, 1)).api_keys)
+        spoken, body = (0, refused) if version > asked[-1] else (version, known)
         frame = b"".join(codec.encode_response(18, spoken, len(versions) - 1, body))
         return len(frame).to_bytes(4, "big") + frame
 
     async with answering(answer) as port:
         connection = await opened(port)
-        assert (versions, connection.version("Metadata")) == ([3, 1], 1)
+        assert (versions, connection.version("Metadata")) == (asked, 1)
         connection.close()
 
 
@@ -253,6 +266,26 @@ def test_a_connection_has_room_while_nothing_is_in_the_way(changes: dict[str, An
     if changes.get("logs_in"):
         connection._no_login.clear()
     assert connection.has_room is room
+
+
+@pytest.mark.parametrize(
+    ("lifetime_ms", "login_s", "replaced_s"),
+    [(0, math.inf, math.inf), (1_000, 1.1, 0.85), (1_500, 1.275, 1.275), (3_600_000, 3_060, 3_060)],
+)
+async def test_a_login_is_due_before_the_session_ends_and_no_sooner_than_a_node_takes_it(
+    monkeypatch: pytest.MonkeyPatch, lifetime_ms: int, login_s: float, replaced_s: float
+) -> None:
+    """Who opens another connection instead need not wait for that. The newest login counts."""
+    now_s = 50.0
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now_s))
+    connection = NodeConnection(None, None)  # type: ignore[arg-type]
+    connection.session_lasts(10)
+    now_s = 100.0
+    connection.session_lasts(lifetime_ms)
+    for after_s in (0, 0.84, 0.86, 1.09, 1.11, 1.27, 1.28, 3_059, 3_061):
+        now_s = 100.0 + after_s
+        due = (connection.login_is_due, connection.must_be_replaced)
+        assert due == (after_s >= login_s, after_s >= replaced_s), after_s
 
 
 async def test_what_comes_after_the_end_of_a_connection_counts_for_nothing() -> None:

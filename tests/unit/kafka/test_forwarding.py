@@ -203,7 +203,7 @@ async def test_an_answer_waits_for_the_brokers_own_image() -> None:
     published.publish(at(2))
     await asyncio.sleep(0)
     assert not waiting.done()
-    published.publish(at(4))
+    published.publish(at(3))
     assert await waiting
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
+import metaquorum.broker.server.kafka.forwarding as forwarding
 from metaquorum.broker.server.kafka.cluster import MetadataCache, Viewpoint
 from metaquorum.broker.server.kafka.forwarding import AutoTopics
+from metaquorum.clients.search import ClientError
 from metaquorum.listeners.answers import Prepared
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.image import MetadataImage
@@ -88,6 +91,7 @@ class FakeForwarder:
         self.sent: list[tuple[str, ...]] = []
         self.sizes: list[tuple[int, int]] = []
         self.work: list[Any] = []
+        self.error: Exception | None = None
 
     def spawn(self, work: Any) -> None:
         self.work.append(work)
@@ -96,6 +100,8 @@ class FakeForwarder:
         assert client is CLIENT
         self.sent.append(tuple(each.name for each in request.body.topics))
         self.sizes += [(each.num_partitions, each.replication_factor) for each in request.body.topics]
+        if self.error is not None:
+            raise self.error
         return CreateTopicsResponse()
 
 
@@ -120,6 +126,28 @@ async def test_a_brokers_own_defaults_are_those_of_the_topics_that_it_creates() 
     topics.want(("a",), CLIENT, None)
     await forwarder.work[-1]
     assert forwarder.sizes == [(4, 2)]
+
+
+async def test_topics_beyond_the_bound_are_created_once_others_are_or_cannot_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarding, "CREATING_MAX", 3)
+    forwarder = FakeForwarder()
+    topics = AutoTopics(forwarder, enabled=True)  # type: ignore[arg-type]
+    topics.want(("a", "b"), CLIENT, None)
+    topics.want(("c", "d"), CLIENT, None)
+    topics.want(("e",), CLIENT, None)
+    first, second = forwarder.work
+    await first
+    topics.want(("d", "e", "f"), CLIENT, None)
+    forwarder.error = ClientError("no controller")
+    with pytest.raises(ClientError):
+        await second
+    topics.want(("c",), CLIENT, None)
+    forwarder.error = None
+    for work in forwarder.work[2:]:
+        await work
+    assert forwarder.sent == [("a", "b"), ("c",), ("d", "e"), ("c",)]
 
 
 def test_no_topic_appears_where_the_file_forbids_it() -> None:

@@ -258,6 +258,29 @@ async def test_a_long_produce_begins_as_a_whole_and_in_order_before_anything_is_
     assert [each.node_id for each in told.node_endpoints] == list(range(20))
 
 
+async def test_the_slices_of_markers_all_begin_before_one_is_stored() -> None:
+    """Each waits for an append of its own: one after the other, the last would be late."""
+    asked, answer = messages.WriteTxnMarkersRequest, messages.WriteTxnMarkersResponse
+    begun: list[asyncio.Future[Any]] = []
+
+    def handle(request: Request, client: Client) -> asyncio.Future[Any]:
+        begun.append(asyncio.get_running_loop().create_future())
+        return begun[-1]
+
+    topic = asked.WritableTxnMarkerTopic(name="t", partition_indexes=tuple(range(FEW_VALUES + 1)))
+    marker = asked.WritableTxnMarker(producer_id=1, topics=(topic,))
+    served = sliced({"WriteTxnMarkers": Offered(0, 1, handle)})["WriteTxnMarkers"]
+    body = asked(markers=(marker,))
+    waiting = asyncio.ensure_future(served.handle(request("WriteTxnMarkers", 1, body), CLIENT))
+    slices = -(-(FEW_VALUES + 1) // CUTS["WriteTxnMarkers"][0].values)
+    while len(begun) < slices:
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    for future in begun:
+        future.set_result(answer(markers=()))
+    assert (await waiting).body == answer(markers=())
+
+
 async def test_a_long_produce_that_nobody_waits_for_has_no_answer() -> None:
     body = produce(*((index, b"1") for index in range(5_000)))
     asked = request("Produce", 10, body)

@@ -106,7 +106,7 @@ def test_text_for_people() -> None:
         asked_text(WHOLE)
         == "CreateTopics by User:alice at 10.0.0.1 (client app, through broker 3, rule leader-balance)"
     )
-    assert asked_text(BatchCause(rule="leader-balance")) == "the controller itself: leader-balance"
+    assert asked_text(BatchCause(rule="leader-balance")) == "the controller itself, by rule leader-balance"
     assert brief_text(BatchCause("UpdateFeatures")) == "UpdateFeatures by the controller's own process"
     shown = asked_json(WHOLE)
     assert shown is not None and list(shown.values()) == [

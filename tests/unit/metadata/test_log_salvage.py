@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.checks.check import check_log
@@ -12,7 +14,14 @@ from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.repair.log_copy import node_files
 from metaquorum.metadata.inspect.repair.new_quorum import NewVoter, write_voters
-from metaquorum.metadata.inspect.repair.salvage import EPOCH_MARGIN, Survivor, examine, rank, what_is_missing
+from metaquorum.metadata.inspect.repair.salvage import (
+    EPOCH_MARGIN,
+    Ranking,
+    Survivor,
+    examine,
+    rank,
+    what_is_missing,
+)
 from metaquorum.metadata.inspect.walk.states import state_at, with_quorum
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import (
@@ -24,7 +33,7 @@ from metaquorum.metadata.records.control import (
     VotersRecord,
 )
 from metaquorum.raft.store import ReplicaStore
-from metaquorum.storage.disk.interface import Disk, join, read_file
+from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import (
     MetaProperties,
@@ -33,6 +42,9 @@ from metaquorum.storage.files.meta_properties import (
 )
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
 from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from tests.conftest import needs_shared_data, shared_data_path
@@ -107,6 +119,32 @@ def test_without_a_majority_it_says_from_where_and_when_records_may_be_missing()
     assert ranking.first_epoch == 5 + EPOCH_MARGIN
 
 
+def test_only_whole_logs_of_more_than_half_of_the_voters_hold_all_that_was_committed() -> None:
+    disk, ids = memory_disk(), (3000, 3001, 3002, 3003, 3004)
+    found = [survivor(disk, node_id, STORY) for node_id in ids]
+    damage = Damage(file="x.log", position=0, offset=15, reason="torn")
+    for voters, here in itertools.product(range(1, 6), range(1, 6)):
+        for damaged in range(here + 1):
+            left = [replace(each, damage=damage) for each in found[:damaged]] + found[damaged:here]
+            ranking = Ranking(survivors=left, voters=ids[:voters])
+            whole = max(0, min(here, voters) - damaged)
+            assert ranking.has_majority is (whole >= voters // 2 + 1), (voters, here, damaged)
+
+
+def test_the_new_quorum_begins_after_every_epoch_that_a_survivor_has_heard_of() -> None:
+    """From its log, from a vote, or from its table of epochs; also a survivor that lags."""
+    disk = memory_disk()
+    best = survivor(disk, 3000, STORY, quorum_epoch=3)
+    assert rank([best]).first_epoch == 3 + EPOCH_MARGIN
+    voted = survivor(disk, 3001, STORY[:-2], quorum_epoch=9)
+    assert rank([best, voted]).best is best
+    assert rank([best, voted]).first_epoch == 9 + EPOCH_MARGIN
+    node = make_node(disk, STORY[:-2], home="/3002", node_id=3002)
+    table = EpochTable(((1, 0), (2, 11), (12, 13)))
+    write_atomically(disk, join(node.log.directory, EPOCHS_FILE), table.encode())
+    assert rank([best, examine(node)]).first_epoch == 12 + EPOCH_MARGIN
+
+
 def test_a_broker_counts_as_an_observer_and_may_know_most() -> None:
     disk = memory_disk()
     controller, broker = survivor(disk, 3000, STORY[:-1]), survivor(disk, 7, STORY)
@@ -127,6 +165,16 @@ def test_only_what_lies_before_damage_counts() -> None:
     assert ranking.best is whole
     assert "/3000: nothing after offset 4 is used" in ranking.warnings[0]
     assert "metaquorum log repair /3000 --past-corruption --to NEW" in ranking.warnings[0]
+
+
+def test_an_index_whose_log_is_gone_ends_nothing() -> None:
+    disk = memory_disk()
+    node = make_node(disk, STORY, home="/3000")
+    whole = examine(node)
+    for suffix in (".index", ".timeindex", ".snapshot"):
+        write(disk, join(node.log.directory, segment_name(3).replace(".log", suffix)), b"left")
+    found = examine(node_files(open_log(disk, "/3000")))
+    assert (found.end, found.damage) == (whole.end, None)
 
 
 def test_what_cannot_be_salvaged_is_refused() -> None:

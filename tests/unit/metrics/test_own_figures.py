@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 from metaquorum.broker.replica.requests.describe import LocalReplicaStatus
 from metaquorum.broker.server import metrics as of_brokers
 from metaquorum.controller.server.metrics import ControllerFigures
+from metaquorum.metadata.image import Provenance
 from metaquorum.metadata.records.types import NoOpRecord
 from metaquorum.metadata.requests.status import BrokerState, BrokerStatus, ProcessState
 from metaquorum.observability.metrics.families import Family, image_families
@@ -59,6 +61,29 @@ def test_the_replicas_and_the_traffic_of_a_broker() -> None:
         TRAFFIC + "FailedFetchRequestsPerSec_total": 6,
         TRAFFIC + "ReplicationBytesInPerSec_total": status.replicated_bytes,
     }
+
+
+def test_what_a_broker_has_applied() -> None:
+    """The offset is that of the last record, not the one after it."""
+    stats = NodeStatistics(0)
+    stats.load_errors, stats.apply_errors = 2, 3
+
+    def shown(provenance: Provenance) -> dict[str, Any]:
+        node, unused = cast(Any, SimpleNamespace(provenance=provenance)), cast(Any, None)
+        of_broker = of_brokers.BrokerFigures(
+            node, unused, unused, stats, cluster_id="c", controllers=(), directories=(), alone=False
+        )
+        return figures(of_broker._metadata(9_000))
+
+    name = "kafka_server_broker_metadata_metrics_"
+    assert shown(Provenance(8, 1, 5_000)) == {
+        name + "last_applied_record_offset": 7,
+        name + "last_applied_record_timestamp": 5_000,
+        name + "last_applied_record_lag_ms": 4_000,
+        name + "metadata_load_error_count": 2,
+        name + "metadata_apply_error_count": 3,
+    }
+    assert [*shown(Provenance()).values()] == [-1, -1, -1, 2, 3]
 
 
 def test_where_a_broker_stands() -> None:

@@ -80,19 +80,26 @@ def test_brokers_get_in_above_the_limit_and_not_without_end() -> None:
 def test_whatever_comes_and_goes_the_bounds_hold() -> None:
     for seed in range(200):
         rng = random.Random(seed)
-        most, new_most, per_ip = rng.randint(1, 12), rng.randint(1, 6), rng.randint(1, 8)
-        limits = ConnectionLimits(files_max=most, new_max=new_most, max_per_ip=per_ip)
+        most, new_most, per_ip, out = (rng.randint(1, at) for at in (12, 6, 8, 6))
+        limits = ConnectionLimits(
+            files_max=most, new_max=new_most, max_per_ip=per_ip, by_listener={"OUT": out}
+        )
         here: dict[ConnectionSlot, bool] = {}
         for _ in range(150):
             step = rng.random()
             if step < 0.6:
-                address = rng.choice("abc")
-                place = limits.admit("IN", address)
+                address, listener = rng.choice("abc"), rng.choice(("IN", "OUT"))
+                place = limits.admit(listener, address)
                 if isinstance(place, ConnectionSlot):
                     here[place] = False
                     place.end = lambda _, place=place, here=here: here.pop(place) and None
                 else:
-                    assert len(here) >= most or Counter(each.address for each in here)[address] >= per_ip
+                    at_listener = Counter(each.listener for each in here)
+                    assert (
+                        len(here) >= most
+                        or Counter(each.address for each in here)[address] >= per_ip
+                        or (listener == "OUT" and at_listener["OUT"] >= out)
+                    )
             elif here:
                 place = rng.choice(list(here))
                 if step < 0.8:
@@ -104,6 +111,8 @@ def test_whatever_comes_and_goes_the_bounds_hold() -> None:
             assert len(here) <= most
             assert sum(not known for known in here.values()) <= new_most
             assert max(Counter(each.address for each in here).values(), default=0) <= per_ip
+            assert Counter(each.listener for each in here)["OUT"] <= out
+            assert not limits.is_exceeded
 
 
 def test_a_rate_lets_a_second_of_it_in_at_once_and_then_one_after_the_other() -> None:

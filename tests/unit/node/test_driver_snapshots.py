@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,10 @@ from metaquorum.storage.types import LogPosition
 from tests.unit.node.test_driver import Rig
 
 
-async def test_a_snapshot_is_written_served_in_chunks_fetched_and_loaded(tmp_path: Path) -> None:
+async def test_a_snapshot_is_written_served_in_chunks_fetched_and_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     rig = Rig(str(tmp_path))
     rig.driver.start()
     position = LogPosition(1, 0)
@@ -56,6 +60,12 @@ async def test_a_snapshot_is_written_served_in_chunks_fetched_and_loaded(tmp_pat
     await rig.node.until(lambda: any(isinstance(e, SnapshotRejected) for e in rig.node.seen))
     assert damaged not in rig.store.snapshots()
     assert (rig.watch.snapshots.rejected, rig.watch.load_errors, rig.driver.snapshots_loaded) == (1, 1, 1)
+    size, worker = written.size_bytes, snapshots_module.__name__
+    lines = [record.getMessage() for record in caplog.records if record.name == worker]
+    assert [line.partition(" in ")[0] for line in lines] == [
+        f"wrote snapshot {position}: {size} bytes",
+        f"loaded snapshot {fetched_as} from the leader: {size} bytes",
+    ]
     await rig.driver.close()
     rig.store.close(clean=False)
 

@@ -19,7 +19,7 @@ from metaquorum.node.driver import Ending
 from metaquorum.node.found_protocol import found_protocol
 from metaquorum.node.process import run_process
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.reach import spoken_at
+from metaquorum.rpc.reach import spoken_at, tls_problem
 from tests.unit.clients.test_wrong_protocol import answer_as_kafka, fixture_kafka_port
 from tests.unit.config.test_config import BROKER, CONTROLLER, written
 from tests.unit.server.certificates import certificate_files
@@ -66,6 +66,13 @@ def material(folder: Path) -> TlsMaterial:
     certificate_files(folder, "node", certificate_files(folder, "authority", None))
     files = TlsFiles(keystore=folder / "node.pem", truststore=folder / "authority.crt")
     return TlsMaterial.load(files)
+
+
+def test_a_name_that_no_host_has_is_one_that_does_not_answer(tmp_path: Path) -> None:
+    """The log of a quorum may name it: Python raises UnicodeError for it, no OSError."""
+    for tls in (None, material(tmp_path)):
+        assert spoken_at("a..b", 1, tls) is None
+        assert tls_problem("a..b", 1, tls) == ""
 
 
 def test_where_no_controller_answers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -192,7 +192,7 @@ async def test_the_blocking_client_is_the_same(tmp_path: Any) -> None:
 
 def test_bootstrap_addresses() -> None:
     assert parse_bootstrap(" a:1, [::1]:2,a:1 ,") == (("a", 1), ("::1", 2))
-    for text in ("", "a", "a:", ":1", "a:0", "a:70000", "a:x"):
+    for text in ("", "a", "a:", ":1", "a:0", "a:70000", "a:x", "a..b:1", f"{'a' * 64}.b:1", "\udcff:1"):
         with pytest.raises(ClientError, match="write host:port"):
             parse_bootstrap(text)
     for text in ("a :1", "a b:1", "a:1 b:2", "a:1,b: 2", "a\t:1"):

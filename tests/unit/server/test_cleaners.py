@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.broker.server.data import cleaner_process, cleaners
-from metaquorum.broker.server.data.cleaner_process import BugError
+from metaquorum.broker.server.data.cleaner_process import Begin, BugError, Passes
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.storage import errors
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
@@ -143,6 +143,26 @@ def test_a_broker_without_a_process_of_its_own_compacts_a_log_in_memory(tmp_path
     check(writer, writer.log)
     assert cleaners.pids == []
     cleaners.processes.stop()
+
+
+@pytest.mark.parametrize(("count", "rate"), [(1, 100.0), (4, 25.0)])
+def test_the_processes_share_what_a_broker_may_read_and_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, rate: float
+) -> None:
+    begun: list[Begin] = []
+
+    class Refusing(Passes):
+        def begin(self, order: Begin) -> object:
+            begun.append(order)
+            return CleaningEndedError()
+
+    monkeypatch.setattr(cleaners, "Passes", Refusing)
+    asked = Cleaners(count, 100.0, PosixDisk())
+    _, cleaning = written(tmp_path / "t-0", 1)
+    with pytest.raises(CleaningEndedError):
+        asked.step(cleaning)
+    asked.processes.stop()
+    assert [each.bytes_per_second for each in begun] == [rate]
 
 
 def test_passes_of_several_directories_take_turns_in_one_process(tmp_path: Path, one: Cleaners) -> None:

@@ -32,6 +32,19 @@ def test_another_broker_leads_when_one_is_killed_and_it_comes_back() -> None:
         assert texts == [f"{name} was killed", f"{name} was started", f"healed: {name} was killed"]
 
 
+def test_what_a_leader_had_is_read_from_the_next_one_if_it_was_just_killed() -> None:
+    """While nobody knows that it is dead, requests are for it; then they go to the new leader."""
+    sessions = {"broker.session.timeout.ms": 1000, "broker.heartbeat.interval.ms": 250}
+    with Cluster(brokers=3, properties=sessions) as cluster:
+        topic = cluster.create_topic("orders", configs={"min.insync.replicas": 1})
+        produced(cluster.bootstrap_servers, topic, ["a", "b"])
+        cluster.commit_offsets("billing", topic, 1)
+        with cluster.kill(cluster.leader(topic, 0)):
+            assert cluster.lag("billing") == {(topic, 0): 1}
+        with cluster.kill(cluster.leader(topic, 0)):
+            assert [each.value for each in cluster.messages(topic)] == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("power_lost", [False, True])
 def test_acknowledged_messages_survive_the_end_of_the_only_node(power_lost: bool) -> None:
     properties = {"log.flush.before.ack": True}

@@ -178,3 +178,31 @@ def test_a_client_without_rights_is_refused_at_one_topic(cluster: Cluster) -> No
     assert produced(cluster.bootstrap_servers, topic, ["b"]) == [0]
     with pytest.raises(ClusterError, match="Heartbeat has no topic to refuse"):
         cluster.refuse("stranger", topic, apis=["Heartbeat"])
+
+
+@pytest.mark.parametrize(
+    ("api", "error", "times"),
+    [
+        ("ListOffsets", "NOT_LEADER_OR_FOLLOWER", 5),
+        ("Fetch", "NOT_LEADER_OR_FOLLOWER", 2),
+        ("Fetch", "OFFSET_OUT_OF_RANGE", 1),
+    ],
+)
+def test_messages_are_read_again_if_the_leader_moves_or_the_log_is_cut_meanwhile(
+    cluster: Cluster, api: str, error: str, times: int
+) -> None:
+    topic = cluster.create_topic(f"read-again-{api}-{error.lower()}")
+    produced(cluster.bootstrap_servers, topic, ["a"])
+    with cluster.fault(api, topic=topic, error=error, times=times) as fault:
+        assert [each.value for each in cluster.messages(topic)] == [b"a"]
+        assert fault.hits == times
+
+
+def test_messages_that_may_not_be_read_are_one_line(cluster: Cluster) -> None:
+    topic = cluster.create_topic("refused")
+    produced(cluster.bootstrap_servers, topic, ["a"])
+    with (
+        cluster.fault("Fetch", topic=topic, error="TOPIC_AUTHORIZATION_FAILED"),
+        pytest.raises(ClusterError, match="refused-0 cannot be read from offset 0: TOPIC_AUTHO"),
+    ):
+        cluster.messages(topic)

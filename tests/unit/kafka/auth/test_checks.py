@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from metaquorum.listeners import rights as table
 from metaquorum.listeners.access.guard import Rights, guarded
+from metaquorum.listeners.access.steps import refused_item
 from metaquorum.listeners.rights import CHECKS
 from metaquorum.listeners.services import Client, EndConnection, Later, Offered
 from metaquorum.metadata.authorizer import Authorizer
@@ -23,7 +24,12 @@ from metaquorum.metadata.settings.acls import Operation, PatternType, Permission
 from metaquorum.network.deferred import Deferred
 from metaquorum.storage.uuids import uuid_to_text
 from metaquorum.wire import codec
-from metaquorum.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
+from metaquorum.wire.messages import (
+    AlterClientQuotasRequest,
+    AlterConfigsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from metaquorum.wire.schema import Field, StructSchema
 from metaquorum.wire.table import API_BY_NAME, request_type, response_type
 
@@ -693,3 +699,21 @@ def test_an_id_that_is_hidden_is_deleted_as_one_that_no_topic_has() -> None:
         assert (hidden[2], other[2]) == (uuid_to_text(ids["hidden"]), uuid_to_text(absent))
     (refused, deleted) = answers(ids["seen"], ids["own"])
     assert refused[2] == ErrorCode.TOPIC_AUTHORIZATION_FAILED and deleted == (ids["own"], "own", 0, None)
+
+
+def test_a_refusal_repeats_what_it_is_about() -> None:
+    """The whole entity of a quota, or a client could not tell which of several was refused."""
+    quotas, configs = AlterClientQuotasRequest, AlterConfigsRequest
+    entity = (("user", "alice"), ("client-id", None))
+    entry = quotas.EntryData(
+        entity=tuple(quotas.EntityData(entity_type=kind, entity_name=name) for kind, name in entity),
+        ops=(quotas.OpData(key="producer_byte_rate", value=1.0),),
+    )
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    refused = refused_item("AlterClientQuotas", "entries", entry, code)
+    assert [(each.entity_type, each.entity_name) for each in refused.entity] == [*entity]
+    assert (refused.error_code, refused.error_message) == (code, None)
+    config = configs.AlterableConfig(name="retention.ms", value="1")
+    resource = configs.AlterConfigsResource(resource_type=2, resource_name="t", configs=(config,))
+    refused = refused_item("AlterConfigs", "responses", resource, code)
+    assert (refused.resource_type, refused.resource_name, refused.error_code) == (2, "t", code)

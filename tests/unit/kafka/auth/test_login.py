@@ -398,6 +398,9 @@ def test_a_session_ends_with_its_credential() -> None:
     login = new_login("SCRAM-SHA-256", max_reauth_ms=5_000, expires_ms=3_000)
     assert scram(login, b"n,,n=alice,r=abc").session_lifetime_ms == 3_000
     assert login.has_ended(3_001)
+    over = new_login("SCRAM-SHA-256", max_reauth_ms=5_000, expires_ms=-9)  # within the clocks' difference
+    assert scram(over, b"n,,n=alice,r=abc").session_lifetime_ms == 0
+    assert not over.has_ended(0) and over.has_ended(1)
     without_end = new_login("SCRAM-SHA-256")
     assert scram(without_end, b"n,,n=alice,r=abc").session_lifetime_ms == 0
     assert not without_end.has_ended(10**15)

@@ -22,9 +22,14 @@ CURVE = ec.generate_private_key(ec.SECP256R1())
 CLAIMS = {"sub": "alice", "exp": NOW_S + 60, "iss": "here", "aud": ["kafka", "other"]}
 
 
+def jwk(key: Any, **more: str) -> dict[str, Any]:
+    return {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key())), **more}
+
+
 def jwks() -> str:
     keys = [
-        {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(RSA.public_key())), "kid": "r", "use": "sig"},
+        jwk(OTHER, kid="o", use="enc"),
+        jwk(RSA, kid="r", use="sig"),
         {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(CURVE.public_key())), "kid": "e", "alg": "ES256"},
     ]
     return json.dumps({"keys": keys})
@@ -108,6 +113,8 @@ def signed_with_the_public_key() -> str:
         (unsigned(), "not signed by a key in the file"),
         (signed_with_the_public_key(), "not signed by a key in the file"),
         (signed(OTHER), "not signed by a key in the file"),
+        (signed(OTHER, kid="o"), "not signed by a key in the file"),  # that key is for encryption
+        (signed(OTHER, kid=None), "not signed by a key in the file"),
         (signed(kid="unknown"), "not signed by a key in the file"),
         (signed(CURVE, "ES256", "r"), "not signed by a key in the file"),
         (signed()[:-6] + "AAAAAA", "not signed by a key in the file"),
@@ -162,6 +169,7 @@ def test_what_is_no_token(content: bytes) -> None:
         '{"keys": [{"kty": "RSA"}]}',
         '{"keys": [{"kty": "XYZ"}]}',
         '{"keys": [1]}',
+        json.dumps({"keys": [jwk(RSA, use="enc")]}),
     ],
 )
 def test_files_that_are_no_keys(content: str) -> None:

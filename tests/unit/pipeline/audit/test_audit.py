@@ -276,12 +276,14 @@ def test_time_that_nobody_saw_and_time_switched_off_is_not_judged() -> None:
 
 def test_a_silent_quorum_is_a_finding_and_less_of_one_where_the_brokers_had_been_stopped() -> None:
     one = facts_of(
-        silences=[TimeSpan(0, 60_000, 5), TimeSpan(70_000, 80_000, 8)], offs=[TimeSpan(65_000, 85_000, 9)]
+        silences=[TimeSpan(0, 60_000, 5), TimeSpan(70_000, 80_000, 8), TimeSpan(90_000, 99_000, 12)],
+        offs=[TimeSpan(65_000, 85_000, 9), TimeSpan(86_000, 95_000, 11)],  # of the last one, a part
     )
     fleet = Fleet([one], 0, 100_000)
     found = findings(fleet, AuditLimits(), frozenset({"quorum-silent"}))
     assert [(at.severity, at.time_ms, at.offset, at.seconds) for at in found] == [
         ("warning", 0, 5, 60.0),
+        ("warning", 90_000, 12, 9.0),
         ("info", 70_000, 8, 10.0),
     ]
     assert (

@@ -107,6 +107,25 @@ def test_brokers_that_were_fenced_one_soon_after_the_other_are_a_storm_with_an_e
     assert storm.end_ms is None
 
 
+@pytest.mark.parametrize(
+    ("times", "counts"),
+    [
+        ((0, 0, MINUTE), [3]),
+        ((0, 0, MINUTE + 1), []),
+        ((0, MINUTE, 2 * MINUTE), []),
+        ((0, 1, 2, 2 + MINUTE, 3 + 2 * MINUTE, 4 + 2 * MINUTE, 5 + 2 * MINUTE), [3, 3]),
+    ],
+)
+def test_a_storm_is_so_many_brokers_within_a_minute(times: tuple[int, ...], counts: list[int]) -> None:
+    one = ClusterFacts("c")
+    for node, at in enumerate(times):
+        one.sessions[node] = [
+            BrokerPeriod(node, "active", 0, at, 1, None),
+            BrokerPeriod(node, "fenced", at, at + 1, 2, "FENCE_BROKER_RECORD"),
+        ]
+    assert [each.count for each in found_in(one, "fence-storm")] == counts
+
+
 def test_orderly_stops_and_restarts_are_no_storm() -> None:
     assert found_in(brokers_go(ClusterFacts("c"), before="controlled_shutdown")) == []
     again = brokers_go(ClusterFacts("c"), before="active", began_by="REGISTER_BROKER_RECORD")

@@ -224,8 +224,7 @@ class KafkaClient:
                     return answer
                 refused = answer if may_succeed else None
                 attempts.failed(address, code.name if code else "it is fenced")
-                if not leads:
-                    await self._follow(code, attempt_s)
+                await self._follow(None if leads else code, attempt_s)
             except UnsupportedVersion as error:
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{address_text(*address)}: {error}") from error
             except (TlsFailed, LoginRefused, WrongProtocol) as error:

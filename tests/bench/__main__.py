@@ -32,6 +32,7 @@ BENCHES = (
     "bisect",
     "restart",
     "catch_up",
+    "live",
     "heartbeats",
     "bounce",
     "storm",

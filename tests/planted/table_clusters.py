@@ -84,4 +84,15 @@ CLUSTER_BUGS = (
             "tests/unit/rpc/test_plain_callers.py::test_a_server_that_never_started_gives_its_port_back",
         ),
     ),
+    Bug(
+        name="a-leader-that-moved-is-not-looked-up-again",
+        breaks="a request for a partition's leader goes to the one that leads when it arrives",
+        source="Kafka 3.7: PartitionLeaderStrategy asks for metadata again",
+        file="clients/kafka/cluster.py",
+        old="self._ask_again | LEADER_MOVES if leads else self._ask_again",
+        new="self._ask_again",
+        caught_by=(
+            "tests/unit/testing/test_troubles.py::test_messages_are_read_again_if_the_leader_moves_or_the_log_is_cut_meanwhile",
+        ),
+    ),
 )

@@ -255,7 +255,7 @@ async def ask_voters(source: LiveSource, log: LiveLog) -> list[VoterReport]:
             if isinstance(heard, NothingHeard):
                 raise ClientError(f"{address_text(*log.address)}: {heard.text}")
         addresses = {**located.controllers, log.leader_id: log.address}
-        # Kafka's controllers name their addresses to principals with Alter only; brokers name configured ones.
+        # Kafka's controllers name their addresses to principals with Alter only, brokers those configured.
         for given in source.addresses:
             if all(each.node_id in addresses for each in ends):
                 break

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
-from metaquorum.console import moments
+from metaquorum.console import moments, views
 from metaquorum.console.kept_states import SMALL_BYTES
 from metaquorum.console.moments import Moments
 from metaquorum.console.strip import _time_at
@@ -90,6 +90,25 @@ def test_why_that_is_read_from_near_the_last_records_says_the_same(
                 del near["earlierRecords"], far["earlierRecords"]
                 assert near == far, (target, at, last)
     assert begun > 5
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=[path.name for path in GOLDEN])
+def test_a_long_history_is_that_of_the_newest_states(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where only the parts of the log near its end are read."""
+    for module in (mentions, moments):
+        monkeypatch.setattr(module, "PART_RECORDS", 3)
+    asked, shorter = Asked(path), 0
+    topics = [row["path"] for row in asked.view("table", kind="topics")["rows"]]
+    for target in ("broker/1", "topic", *random.Random(path.name).sample(topics, 2), f"{topics[0]}/0"):
+        whole = asked.view("history", target=target)["spans"]
+        for count in (1, 2, 5):
+            with monkeypatch.context() as patched:
+                patched.setattr(views, "SPANS_MAX", count)
+                answer = asked.view("history", target=target)
+                begun = next(asked.moments.states_before(target), None)
+                shorter += begun is not None and begun.end_offset > 0
+            assert answer["spans"] == whole[:count] and answer["isCut"] == (len(whole) > count)
+    assert shorter > 3
 
 
 def test_only_the_parts_that_mention_an_entity_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

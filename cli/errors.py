@@ -5,6 +5,8 @@ An exception that is not in the table keeps its traceback: nothing here may hide
 
 from __future__ import annotations
 
+import errno
+
 import click
 
 from metaquorum.errors import ConfigError, StartError
@@ -103,4 +105,6 @@ def os_error_text(error: OSError) -> str:
         NotADirectoryError: "give a directory",
         FileExistsError: "choose another path",
     }.get(type(error))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "free some, or write to another disk"
     return f"{where}{reason}" + (f"; {advice}" if advice else "")

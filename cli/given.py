@@ -10,7 +10,7 @@ import click
 _LARGEST = 2**63 - 1
 """What the protocols and the files hold: int64."""
 _LONGEST = 1e15
-"""Of a number with a fraction, such as seconds, which are counted in ms. No one means more."""
+"""Of a number with a fraction, such as seconds, which are counted in ms."""
 MAY_BE_EMPTY = frozenset({"names", "lines", "parameters"})
 """Parameters whose values may be empty: Kafka has groups without a name, a line of `log shell` may say
 nothing, and a parameter of `fault` is checked by who takes it."""

@@ -6,9 +6,8 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Self
 
 import click
 import msgspec
@@ -23,6 +22,8 @@ from metaquorum.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from pyspark.sql import SparkSession
 
     from metaquorum.pipeline.ingest.plan import IngestReport
 
@@ -106,28 +107,30 @@ def _ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str |
     progress = IngestProgress()
     try:
         require_pyspark()
-        from metaquorum.pipeline.ingest.job import ingest as run
-        from metaquorum.pipeline.ingest.layout import LayoutError
-        from metaquorum.pipeline.ingest.work import ExecutorError
-        from metaquorum.pipeline.logs.places import find_logs
-        from metaquorum.pipeline.stores.disk import StoreDisk
+    except SessionError as error:
+        raise Failure(str(error)) from error
+    from metaquorum.pipeline.ingest.job import ingest as run
+    from metaquorum.pipeline.ingest.layout import LayoutError
+    from metaquorum.pipeline.ingest.work import ExecutorError
+    from metaquorum.pipeline.logs.places import find_logs
+    from metaquorum.pipeline.stores.disk import StoreDisk
 
+    try:
         given = list(paths)
         find_logs(StoreDisk(), given, cluster)  # reports a wrong path before Java starts
-        with _interrupted_afterwards():
-            session = spark_session(master, light=True)
-    except (SessionError, NoLogsError, PathError, StorageError) as error:
+        with _Interrupts() as interrupts:
+            session = _started(master)
+            try:
+                interrupts.end_the_run()
+                report = run(
+                    session, given, out, cluster=cluster, show=progress.show, watch=watched, say=progress.say
+                )
+            finally:
+                interrupts.wait()
+                progress.end()
+                session.stop()
+    except (SessionError, NoLogsError, LayoutError, ExecutorError, PathError, StorageError) as error:
         raise Failure(str(error)) from error
-    with _ended_by_interrupt():
-        try:
-            report = run(
-                session, given, out, cluster=cluster, show=progress.show, watch=watched, say=progress.say
-            )
-        except (NoLogsError, LayoutError, ExecutorError, PathError, StorageError) as error:
-            raise Failure(str(error)) from error
-        finally:
-            progress.end()
-            session.stop()
     for problem in report.unreadable:
         progress.say(f"left out: {problem}")
     for line in report.left_out:
@@ -135,31 +138,38 @@ def _ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str |
     return report
 
 
-@contextmanager
-def _interrupted_afterwards() -> Iterator[None]:
-    """While entered, Ctrl-C waits for the end: a JVM whose Python leaves while it starts never ends."""
-    noted: list[int] = []
-    earlier = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, earlier)
-    if noted:
-        raise KeyboardInterrupt
+def _started(master: str | None) -> SparkSession:
+    """The session. It is made in a thread, because on the main thread Spark sets a handler of its own for
+    Ctrl-C, which asks the JVM on the connection that was interrupted: that fails with tracebacks."""
+    with ThreadPoolExecutor(1, "Spark's start") as threads:
+        return threads.submit(spark_session, master, light=True).result()
 
 
-@contextmanager
-def _ended_by_interrupt() -> Iterator[None]:
-    """While entered, Ctrl-C ends the run as it ends other commands. Spark's own handler asks the JVM on the
-    connection that was interrupted, which fails with tracebacks; py4j logs one for the interrupt itself."""
+class _Interrupts:
+    """While entered, Ctrl-C ends the run as it ends other commands, and waits for the end of Spark's start
+    and stop: a JVM whose Python leaves while it starts never ends."""
 
-    def end(number: int, frame: FrameType | None) -> None:
-        logging.disable()
-        raise KeyboardInterrupt
+    def __enter__(self) -> Self:
+        self._waits, self._is_interrupted = True, False
+        self._earlier = signal.signal(signal.SIGINT, self._take)
+        return self
 
-    earlier = signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, earlier)
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._earlier)
         logging.disable(logging.NOTSET)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        logging.disable()  # py4j logs a traceback
+        self._is_interrupted = True
+        if not self._waits:
+            raise KeyboardInterrupt
+
+    def end_the_run(self) -> None:
+        """From now on Ctrl-C raises KeyboardInterrupt; raises it if Ctrl-C came before."""
+        self._waits = False
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+
+    def wait(self) -> None:
+        """From now on Ctrl-C is only noted."""
+        self._waits = True

@@ -47,6 +47,7 @@ from metaquorum.pipeline.fleet.cluster import FleetCluster
 from metaquorum.pipeline.fleet.partitions import NO_BROKER, WIDTH, Rows
 from metaquorum.pipeline.fleet.plan import ClusterPlan, FleetPlan, cluster_plans
 from metaquorum.pipeline.fleet.script import live, truth
+from metaquorum.platforms import interrupts_held
 from metaquorum.storage.batches.encode import encode_batch, plain_header, seal_batch
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.meta_properties import MetaProperties
@@ -121,13 +122,17 @@ def _each(plan: FleetPlan, out: Path, jobs: int) -> Generator[dict[str, Any], No
     workers = min(jobs, plan.clusters)
     # Only this process handles Ctrl-C, and stops the others.
     ignore = (signal.SIGINT, signal.SIG_IGN)
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, signal.signal, ignore) as pool:
-        running = [pool.submit(write_cluster, cluster, out) for cluster in cluster_plans(plan)]
         try:
+            with interrupts_held():  # a process takes a moment until it ignores them
+                running = [pool.submit(write_cluster, cluster, out) for cluster in cluster_plans(plan)]
             for done in as_completed(running):
                 yield done.result()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            pool.shutdown(cancel_futures=True)  # waits: afterwards no process writes
             raise
 
 

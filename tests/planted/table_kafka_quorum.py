@@ -445,6 +445,15 @@ KAFKA_QUORUM_BUGS = (
         caught_by=(f"{CLUSTER_CLIENT}::test_the_level_of_kraft_version_is_known_at_every_release",),
     ),
     Bug(
+        name="name-of-no-host-is-looked-up",
+        breaks="an advertised name that no host can have is an address that does not answer",
+        source="RFC 1035, section 2.3.4",
+        file="clients/kafka/connection.py",
+        old="if not may_be_host(host):",
+        new="if not host:",
+        caught_by=("tests/unit/kafka/test_client.py::test_a_node_whose_name_no_host_has",),
+    ),
+    Bug(
         name="every-end-of-a-connection-asks-for-a-login",
         breaks="a node that stops is not taken for one that requires a login",
         source="Kafka 3.7: SaslServerAuthenticator closes at the first request",

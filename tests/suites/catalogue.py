@@ -165,7 +165,8 @@ SUITES = {
 
 WITHOUT_SUITE = {
     "aiokafka": "its source on PyPI has no tests",
-    "confluent-kafka": "its source on PyPI has only the programs of kafkatest, no tests",
+    "confluent-kafka": "its source on PyPI has only the programs of kafkatest; its repository has tests,"
+    " which take BROKERS=HOST:PORT",
     "kafkajs": "its package has no tests of a broker",
     "@platformatic/kafka": "its package has no tests",
 }

@@ -23,7 +23,7 @@ import msgspec
 from metaquorum.cli.errors import Failure, print_problem
 from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.log.input.options import offsets_text
-from metaquorum.cli.log.input.source import BEFORE_OPENING
+from metaquorum.cli.log.input.source import BEFORE_OPENING, NAMES
 from metaquorum.cli.log.input.temporary import temporary_directory
 from metaquorum.lines import one_line
 from metaquorum.metadata.text.addresses import address_text
@@ -100,6 +100,7 @@ class LiveCommand(click.Command):
                 ctx.meta[BEFORE_OPENING] = lambda: print_problem(copy.refresh())
                 ctx.meta[REFRESH], ctx.meta[VOTERS] = copy.refresh, copy.voters
             ctx.meta[BOOTSTRAP] = live.words()
+            ctx.meta[NAMES] = {directory: "the cluster's log"}
             ctx.meta[CLUSTER] = live
             for name, value in ctx.params.items():
                 if value == _PLACEHOLDER:
@@ -204,6 +205,7 @@ class LiveCopy:
         self._thread: threading.Thread | None = None
         self._is_complete = threading.Event()
         self._stop: Callable[[], object] = self._is_complete.set
+        self._is_closed = False
         self._problem: BaseException | None = None
         # gRPC hands what comes late for a call to the loop that made it, and complains if that is closed.
         self._runner = asyncio.Runner()
@@ -248,6 +250,7 @@ class LiveCopy:
                 disk.remove(join(directory, segment_name(base)))
 
     def close(self) -> None:
+        self._is_closed = True
         with suppress(RuntimeError):  # the loop has ended by itself
             self._stop()
         if self._thread is not None:
@@ -326,6 +329,8 @@ class LiveCopy:
             task = asyncio.current_task()
             if task is not None and following is not None:
                 self._stop = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+                if self._is_closed:  # before it began: Ctrl-C came at once
+                    task.cancel()
             return await copy_log(
                 source,
                 LogSpool(PosixDisk(), self._directory, room=room, copied=self._log),

@@ -126,7 +126,10 @@ def test_an_audit_fails_from_a_severity_on(kinds: tuple[str, ...], fails_on: set
         (IsADirectoryError(21, "Is a directory", "p"), "p: is a directory; give a file"),
         (NotADirectoryError(20, "Not a directory", "p"), "p: not a directory; give a directory"),
         (FileExistsError(17, "File exists", "p"), "p: file exists; choose another path"),
-        (OSError(28, "No space left on device"), "no space left on device"),
+        (
+            OSError(28, "No space left on device"),
+            "no space left on device; free some, or write to another disk",
+        ),
     ],
 )
 def test_what_a_user_can_cause_is_one_line_and_code_1(error: Exception, text: str) -> None:

@@ -7,12 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from metaquorum.cli.interrupts import EXIT_TERMINATED
+from metaquorum.cli.log.input.live import Live, LiveCopy
+from metaquorum.clients.kafka.live_log import LiveSource
 from tests.conftest import REPOSITORY
 from tests.unit.cli.running import run_log as run
 from tests.unit.server.nodes import silent_port
@@ -89,7 +92,10 @@ class Copied:
     def refresh(self) -> str:
         return "read all"
 
-    voters = close = refresh
+    close = refresh
+
+    def voters(self) -> list[object]:
+        return []
 
 
 def test_what_the_log_does_not_hold_is_said_of_the_cluster_and_not_of_its_copy(
@@ -104,6 +110,61 @@ def test_what_the_log_does_not_hold_is_said_of_the_cluster_and_not_of_its_copy(
         assert result.exit_code == 1
         assert said in result.stderr and "metaquorum-live" not in result.stderr
     assert "log state --bootstrap 127.0.0.1:9" in run("history", "topic/nope", "-b", "127.0.0.1:9").stderr
+
+
+def test_what_is_closed_before_it_begins_does_not_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the thread that copies still imports its modules."""
+    began, may_begin = threading.Event(), threading.Event()
+    real = LiveCopy._source
+
+    def slowly(copy: LiveCopy) -> LiveSource:
+        began.set()
+        assert may_begin.wait(60)
+        return real(copy)
+
+    monkeypatch.setattr(LiveCopy, "_source", slowly)
+    with silent_port() as port:
+        live = Live(
+            bootstrap=f"127.0.0.1:{port}",
+            timeout_s=600,
+            truststore=None,
+            keystore=None,
+            command_config=None,
+            rate=None,
+        )
+        copy = LiveCopy(live, str(tmp_path))
+        followed = threading.Thread(target=copy.follow, daemon=True)
+        followed.start()
+        assert began.wait(60)
+        closed = threading.Thread(target=copy.close, daemon=True)
+        closed.start()
+        while not copy._is_closed:
+            time.sleep(0.001)
+        may_begin.set()
+        closed.join(60)
+        assert not closed.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("check",), "the cluster's log: offsets 0 to"),
+        (("state", "--at", "99999"), "the cluster's log ends at offset"),
+        (("state", "--at", "1970-01-02"), "the cluster's log begins at"),
+        (("timeline", "--to", "99999"), "the cluster's log ends at offset"),
+        (("summary", "--to", "99999"), "the cluster's log ends at offset"),
+        (("why", "broker/0", "--at", "99999+"), "the cluster's log has no record at offset"),
+        (("bisect", "--predicate", "True", "--to", "99999"), "the cluster's log ends at offset"),
+    ],
+)
+def test_a_running_clusters_log_is_not_named_by_its_copy(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setattr("metaquorum.cli.log.input.live.LiveCopy", Copied)
+    result = run(*arguments, "--bootstrap", "127.0.0.1:9")
+    assert said in result.output and "metaquorum-live" not in result.output
 
 
 def test_files_are_read_as_before() -> None:

@@ -11,6 +11,7 @@ from metaquorum.cli.local.demo_checks import KAFKA_DATA
 from metaquorum.console import moments, views
 from metaquorum.console.kept_states import SMALL_BYTES
 from metaquorum.console.moments import Moments
+from metaquorum.console.strip import _time_at
 from metaquorum.metadata.image.packed import loaded_bytes
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import Point
@@ -215,3 +216,9 @@ def test_the_limit_counts_recent_states_and_where_the_log_mentions_what(log: Met
     assert 1 < len(moments._recent) and recent_bytes <= limit_bytes // 2
     assert moments._kept.cost_bytes + recent_bytes + found.size_bytes <= limit_bytes
     assert 2 < len(moments._kept) < kept_before
+
+
+@pytest.mark.parametrize(("offset", "time_ms"), [(-1, 10), (0, 10), (4, 10), (5, 20), (9, 30), (99, 30)])
+def test_the_time_of_an_offset_is_that_of_its_batch_or_of_the_nearest_one(offset: int, time_ms: int) -> None:
+    assert _time_at([0, 5, 9], [10, 20, 30], offset) == time_ms
+    assert _time_at([], [], offset) == 0

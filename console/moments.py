@@ -184,6 +184,12 @@ class Moments:
         ranges = self.ranges_about(entity, end_offset, changes=changes)
         return None if ranges is None else self._kept.parts(ranges)
 
+    def parts_behind(self, entity: str, begun: FoundState) -> Iterator[LogPart]:
+        """Of the parts that hold all records about a topic or broker, those behind a state."""
+        ranges = self.ranges_about(entity, changes=True) or []
+        first = begun.end_offset
+        yield from self._kept.parts([(max(start, first), end) for start, end in ranges if end > first])
+
     def ranges_about(
         self, entity: str, end_offset: int | None = None, *, changes: bool
     ) -> list[tuple[int, int]] | None:
@@ -200,12 +206,13 @@ class Moments:
         ranges = [(start, min(until, end)) for start, until in ranges if start < end]
         return [*ranges, (min(mentions.end_offset, end), end)]
 
-    def states_before(self, entity: str, end_offset: int) -> Iterator[FoundState]:
-        """States before the last records up to an offset that may be about a topic or broker, the newest
-        first, and that before the first record; none while that is not known."""
+    def states_before(self, entity: str, end_offset: int | None = None) -> Iterator[FoundState]:
+        """States before the last records up to an offset (None: the log's end) that may be about a topic or
+        broker, the newest first, and that before the first record; none while that is not known."""
         ranges = self.ranges_about(entity, end_offset, changes=True)
         if ranges is None:
             return
+        end_offset = self.clock().end_offset if end_offset is None else end_offset
         starts = [
             max(start, until - length)
             for start, until in reversed(ranges)
@@ -247,15 +254,20 @@ class Moments:
             found = self._replayed(near, offset)
             if not found.problems:
                 return found
-        known = known_from(self.log)
-        if known is None:
+        first_known = self._first_known()
+        is_known = offset >= first_known  # elsewhere, state_at says what is needed
+        return with_quorum(self.log, state_at(self.log, Point(offset=offset), past_corruption=is_known))
+
+    def _first_known(self) -> int:
+        """From which offset on the log has states. Raises InspectError for one that has none."""
+        offset = known_from(self.log)
+        if offset is None:
             raise InspectError(
                 f"{self.log.path} begins at offset {self.log.start_offset}, and no snapshot beside it reaches"
                 " that offset: no state is known. Events and Records show what the records alone say; for the"
                 " rest, start metaquorum console with a directory that has the snapshot"
             )
-        is_known = known is not None and offset >= known  # elsewhere, state_at says what is needed
-        return with_quorum(self.log, state_at(self.log, Point(offset=offset), past_corruption=is_known))
+        return offset
 
     def _near(self, offset: int) -> FoundState | None:
         """The newest state up to an offset that is at hand, or that a snapshot holds; None without any."""

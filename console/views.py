@@ -9,7 +9,8 @@ import shlex
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from heapq import nlargest
 from itertools import islice
 from typing import Any
 
@@ -40,7 +41,7 @@ from metaquorum.metadata.inspect.checks.bisect import bisect
 from metaquorum.metadata.inspect.checks.checks import predicate_check
 from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
 from metaquorum.metadata.inspect.entities.diff import EntityChange, diff_points
-from metaquorum.metadata.inspect.entities.history import history
+from metaquorum.metadata.inspect.entities.history import Span, history
 from metaquorum.metadata.inspect.entities.suggest import continuations, suggestion
 from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
 from metaquorum.metadata.inspect.entities.views import Wanted, entities_below, entities_of, resolved
@@ -286,21 +287,31 @@ class Views:
         }
 
     def history(self, target: str, where: str | None) -> Answer:
-        """The states of an entity over the whole log, the newest first."""
+        """The newest states of an entity over the whole log, the newest first."""
         wanted = _target(target)
         state = self.state(where)
         limits, entity = Limits(), resolved(wanted.entity, state.image)
-        parts = self.moments.parts_about(entity, changes=True)
-        rows = history(
-            self._log, Wanted(entity, wanted.field), limits=limits, past_corruption=True, parts=parts
-        )
-        spans = sorted(islice(rows, SPANS_MAX), key=lambda span: -span.from_offset)
+        spans = self._newest_spans(entity, wanted.field, limits)
         return {
-            "spans": [span_json(span) for span in spans],
+            "spans": [span_json(span) for span in spans[:SPANS_MAX]],
+            "isCut": len(spans) > SPANS_MAX,
             "untilTime": self.moments.clock().last_ms,
             "uncovered": limits.coverage.tree(),
             "command": self.command("history", str(wanted)),
         }
+
+    def _newest_spans(self, entity: str, field: str | None, limits: Limits) -> list[Span]:
+        """The newest states, one more than are shown if there are so many: those of many are read from near
+        the log's end."""
+        wanted = Wanted(entity, field)
+        for begun in self.moments.states_before(entity):
+            parts = self.moments.parts_behind(entity, begun)
+            rows = history(self._log, wanted, past_corruption=True, parts=parts, begun=begun)
+            spans = _newest(span for span in rows if span.cause is not None)
+            if len(spans) > SPANS_MAX:
+                return spans
+        whole = self.moments.parts_about(entity, changes=True)
+        return _newest(history(self._log, wanted, limits=limits, past_corruption=True, parts=whole))
 
     def events(self, query: TableQuery, severity: str, window: tuple[str | None, str | None]) -> Answer:
         """Events of at least a severity, about an entity (`show`), with a text, from one place to another."""
@@ -503,6 +514,10 @@ class Views:
 def entity_of_table(kind: str) -> str:
     """The path of everything that a table shows."""
     return {"partitions": "topic", "racks": "broker", "producer-ids": kind}.get(kind, kind.removesuffix("s"))
+
+
+def _newest(spans: Iterable[Span]) -> list[Span]:
+    return nlargest(SPANS_MAX + 1, spans, key=lambda span: span.from_offset)
 
 
 def _first(several: Any, count: int = SEARCHED_MAX) -> list[Any]:

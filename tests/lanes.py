@@ -1,7 +1,7 @@
 """Which worker of pytest-xdist runs which tests: `--dist loadfile`, as conftest.py has it.
 
-End-to-end tests wait for processes half of their time, all others compute. So one worker in five begins with
-those that compute, while the others wait; whose kind has run out helps with the other.
+End-to-end tests wait for processes most of their time, all others compute. So one worker of five to nine
+begins with those that compute, while the others wait; whose kind has run out helps with the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make test`: every test beside four others, and what failed there once more, alone.
+"""`make test`: every test beside six others, and what failed there once more, alone.
 
 A few tests start processes and wait for them; on a busy machine, one may miss its time. A test that fails
 alone as well has failed. One that passes alone is named, so that nobody overlooks that it is unsure.
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-BESIDE_OTHERS = ("-n", "5", "--dist", "loadfile")
-"""Five at once on any machine: four with end-to-end tests, which wait half of their time for elections and
+BESIDE_OTHERS = ("-n", "7", "--dist", "loadfile")
+"""Seven at once on any machine: six with end-to-end tests, which wait most of their time for elections and
 for sessions to end, and one that computes meanwhile (lanes.py)."""
 MOST_AGAIN = 12
 """If more fail, the cause is no busy machine, and they are not run again."""

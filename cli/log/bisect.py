@@ -127,7 +127,7 @@ def _unreached(log: MetadataLog, bisection: Bisection, end: Point | None) -> Ite
     if end is None:
         return
     if end.offset is not None and end.offset > bisection.end_offset and log.end_offset < end.offset:
-        yield f"{log.path} ends at offset {log.end_offset}, before {end.offset}"
+        yield f"{log.name} ends at offset {log.end_offset}, before {end.offset}"
     elif not bisection.batches and bisection.method != BINARY:
         yield "no batch is between --from and --to: only the state at --from was checked"
 

@@ -190,7 +190,7 @@ def _log_line(report: LogReport) -> str:
         counts.append(count(len(report.problems), "problem"))
     if report.dropped:
         counts.append(count(report.dropped, "more finding"))
-    return f"{report.log.path}: {', '.join(parts)}: {', '.join(counts)}"
+    return f"{report.log.name}: {', '.join(parts)}: {', '.join(counts)}"
 
 
 def _findings(report: LogReport, show_all: bool) -> Iterator[str]:

@@ -100,7 +100,7 @@ def summary(
     finally:
         clear_progress(log)
     for point in (start, end):
-        if point is not None and (line := log_found.seen.outside(log.path, point)) is not None:
+        if point is not None and (line := log_found.seen.outside(log.name, point)) is not None:
             print_problem(line)
     if as_json:
         echo_json(_json(log_found))

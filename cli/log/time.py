@@ -344,13 +344,11 @@ def history(
         clear_progress(log)
     report_limits(limits.coverage, limits.shown, json_lines=as_json)
     if not shown and not complain.count and target is not None and not limits.coverage:
-        words = words_to_read((path,))
-        name = log.path if words == (path,) else "the cluster's log"
         if start is not None or end is not None:
-            raise Failure(f"{name} has no row for {target} between --from and --to; give other positions")
-        listing = f"; list what it holds with: metaquorum log state {shlex.join(words)}"
+            raise Failure(f"{log.name} has no row for {target} between --from and --to; give other positions")
+        listing = f"; list what it holds with: metaquorum log state {shlex.join(words_to_read((path,)))}"
         hint = suggestion_from(log, target.entity) or listing
-        raise Failure(f"{name} never holds {target}{hint}")
+        raise Failure(f"{log.name} never holds {target}{hint}")
     report_unknown(limits.unknown)
     return log_exit_code(
         damaged=bool(complain.count), uncovered=bool(limits.coverage), unknown=bool(limits.unknown)

@@ -116,7 +116,7 @@ def timeline(
     finally:
         clear_progress(log)
     reached = [
-        line for point in (start, end) if point is not None and (line := seen.outside(log.path, point))
+        line for point in (start, end) if point is not None and (line := seen.outside(log.name, point))
     ]
     if not show.shown_count and not (reached or complaints.count or seen.is_behind):
         about = f" about {' or '.join(entities)}" if entities else ""

@@ -254,15 +254,22 @@ async def ask_voters(source: LiveSource, log: LiveLog) -> list[VoterReport]:
         for heard in (located, ends):
             if isinstance(heard, NothingHeard):
                 raise ClientError(f"{address_text(*log.address)}: {heard.text}")
+        addresses = {**located.controllers, log.leader_id: log.address}
+        # Kafka's controllers name their addresses to principals with Alter only, brokers those configured.
+        for given in source.addresses:
+            if all(each.node_id in addresses for each in ends):
+                break
+            named = await nodes.result(LocateQuorum(given))
+            if not isinstance(named, NothingHeard):
+                addresses = {**named.controllers, **addresses}
         others = {
-            each.node_id: located.controllers[each.node_id]
+            each.node_id: addresses[each.node_id]
             for each in ends
-            if each.node_id != log.leader_id and each.node_id in located.controllers
+            if each.node_id != log.leader_id and each.node_id in addresses
         }
         asked = await asyncio.gather(
             *(nodes.result(AskNode(address, look(log))) for address in others.values())
         )
-        addresses = {**located.controllers, log.leader_id: log.address}
         return list(voter_reports(log, ends, addresses, dict(zip(others, asked, strict=True))))
     finally:
         await nodes.close()

@@ -342,7 +342,11 @@ class LogObserver:
         if is_unknown:
             text = f"controller {named} leads, and no answer names its address: give it, too"
         failure = NothingHeard(text=text, lasts=is_unknown, is_silent=False)
-        yield from self._failed(asked, failure, self._candidates())
+        # Kafka's controllers name their addresses to principals with Alter on the cluster only.
+        given = self._bootstrap if is_unknown else ()
+        yield from self._failed(asked, failure, list(dict.fromkeys((*self._candidates(), *given))))
+        if any(each not in self._useless for each in given):
+            yield from self._locate()
         if leader is not None and leader != asked:
             self._address = leader
 

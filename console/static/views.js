@@ -291,7 +291,7 @@ function spans(answer) {
       return s("rect", { x, y: 3, height: 20, width: Math.max(1.5, end - x), class: each.toTime === null ? "now" : null }, s("title", {}, `${timeText(each.fromTime)}: ${valueText(each.fields)}`));
     }));
   const isOne = rows.every((each) => each.entity === rows[0].entity), texts = whatChanged(rows);
-  return [isOne && spark, sheet(rows.length === 1 ? "1 state" : `${rows.length} states, the newest first; of each, what changed`, [...(isOne ? [] : ["entity"]), "from", "for", "by", "state"], rows.map((each, number) => [
+  return [isOne && spark, sheet(rows.length === 1 ? "1 state" : `${answer.isCut ? `the newest ${rows.length}` : rows.length} states, the newest first; of each, what changed`, [...(isOne ? [] : ["entity"]), "from", "for", "by", "state"], rows.map((each, number) => [
     ...(isOne ? [] : [h("a", { href: entityLink(each.entity) }, each.entity)]),
     h("td", { class: "time" }, momentLink(each.fromOffset, timeText(each.fromTime))), each.toTime === null ? "still" : spanText(each.toTime - each.fromTime),
     each.cause ? recordLink(each.cause.offset, String(each.cause.offset)) : "before", h("td", { class: "long" }, texts[number]),

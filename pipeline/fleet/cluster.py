@@ -220,19 +220,14 @@ class FleetCluster:
             self.after(1, 400)
             self.write(Change(change.rows[mine], change.isr[mine], change.leader[mine]))
 
-    def write(self, change: Change) -> int:
-        """Writes a change as one batch, or several if it is too long. Returns the
-        offset of the first, or -1."""
-        first = -1
+    def write(self, change: Change) -> None:
+        """Writes a change as one batch, or several if it is too long."""
         pieces = chunks(change.rows)
         for at, _ in enumerate(pieces):
             part = self._part(change, pieces, at)
             rows = self.partitions.encode(part)
             if rows:
-                offset = self.log.mixed((), rows)
-                self.partitions.apply(part, self.log.now_ms, offset)
-                first = offset if first < 0 else first
-        return first
+                self.partitions.apply(part, self.log.now_ms, self.log.mixed((), rows))
 
     def catch_up(self, broker_id: int, rows: Rows | None = None) -> None:
         """`broker_id` joins the ISRs that it is not in, if they have a leader."""

@@ -446,7 +446,7 @@ KAFKA_QUORUM_BUGS = (
     ),
     Bug(
         name="name-of-no-host-is-looked-up",
-        breaks="a name that no host can have, as another node advertises it, is one that does not answer",
+        breaks="an advertised name that no host can have is an address that does not answer",
         source="RFC 1035, section 2.3.4",
         file="clients/kafka/connection.py",
         old="if not may_be_host(host):",

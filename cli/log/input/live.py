@@ -23,7 +23,7 @@ import msgspec
 from metaquorum.cli.errors import Failure, print_problem
 from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.log.input.options import offsets_text
-from metaquorum.cli.log.input.source import BEFORE_OPENING
+from metaquorum.cli.log.input.source import BEFORE_OPENING, NAMES
 from metaquorum.cli.log.input.temporary import temporary_directory
 from metaquorum.lines import one_line
 from metaquorum.metadata.text.addresses import address_text
@@ -100,6 +100,7 @@ class LiveCommand(click.Command):
                 ctx.meta[BEFORE_OPENING] = lambda: print_problem(copy.refresh())
                 ctx.meta[REFRESH], ctx.meta[VOTERS] = copy.refresh, copy.voters
             ctx.meta[BOOTSTRAP] = live.words()
+            ctx.meta[NAMES] = {directory: "the cluster's log"}
             ctx.meta[CLUSTER] = live
             for name, value in ctx.params.items():
                 if value == _PLACEHOLDER:

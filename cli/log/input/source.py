@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -36,6 +36,8 @@ __all__ = [
     "open_reader",
 ]
 
+NAMES = "metaquorum.cli.log.input.source.names"
+"""Key in a context's `meta`: what messages call the log at a path, by path, if not that path."""
 BEFORE_OPENING = "metaquorum.cli.log.input.source.before_opening"
 """Key in a context's `meta`: a function that copies the log of a running cluster. It is called when a log is
 first opened: by then, a command has refused options that do not fit."""
@@ -74,6 +76,7 @@ def open_paths(paths: Sequence[str]) -> list[MetadataLog]:
 def logs_at(path: str) -> list[MetadataLog]:
     """The log at a path, or those of the nodes below it. Raises as `open_path` does."""
     _prepare()
+    given = path
     path, disk = _disk_of(path)
     if is_archive(path):
         return _found(open_archive(path), path)
@@ -91,7 +94,13 @@ def logs_at(path: str) -> list[MetadataLog]:
             raise
         return logs
     refuse_other_logs(log)
+    log.name = _names().get(given, log.path)
     return [log]
+
+
+def _names() -> Mapping[str, str]:
+    context = click.get_current_context(silent=True)
+    return {} if context is None else context.meta.get(NAMES, {})
 
 
 def _prepare() -> None:

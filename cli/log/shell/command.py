@@ -142,5 +142,5 @@ def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruptio
         return run_lines(session, lines)
     if not is_interactive():
         return run_lines(session, sys.stdin)
-    click.echo(f"{session.log.path}\n{where(session)}\nhelp lists the commands, Ctrl-D ends")
+    click.echo(f"{session.log.name}\n{where(session)}\nhelp lists the commands, Ctrl-D ends")
     return run_interactive(session)

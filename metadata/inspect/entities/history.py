@@ -77,13 +77,14 @@ def history(
     *,
     past_corruption: bool = False,
     parts: Iterable[LogPart] | None = None,
+    begun: FoundState | None = None,
 ) -> Iterator[Span]:
     """The rows of every wanted entity, in the order in which they ended; those that still hold are last.
 
     `limits` receives what the rows do not cover. `parts`: where all records about what is wanted are, up to
-    `end`. Only the visible state counts: records inside an open
-    metadata transaction make no row. Raises InspectError for a checkpoint, which is one state, and as `steps`
-    does.
+    `end`. `begun`: the state from which on there are rows, instead of `start`. Only the visible state
+    counts: records inside an open metadata transaction make no row. Raises InspectError for a checkpoint,
+    which is one state, and as `steps` does.
     """
     if log.is_checkpoint:
         raise InspectError(f"{log.path} is a single state, not a history; give the directory of its log")
@@ -101,7 +102,9 @@ def history(
         yield from before.open.values()
         return
     options = _Options(past_corruption=past_corruption, coverage=limits.coverage)
-    state = state_at(log, Point(offset=known_start) if first is None else first, on_problem, **options)
+    state = begun
+    if state is None:
+        state = state_at(log, Point(offset=known_start) if first is None else first, on_problem, **options)
     if wanted.has("quorum"):
         state = with_quorum(log, state)
     follower = _Follower(wanted, state, partial(clock_of, log))

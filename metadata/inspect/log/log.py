@@ -76,6 +76,8 @@ class MetadataLog:
         """Does not look at the path; use `open_log`, which reports what is wrong with it."""
         self.disk = disk
         self.path = path
+        self.name = path
+        """What messages call it."""
         self.is_directory = disk.is_directory(path)
         self.is_checkpoint = not self.is_directory and ".checkpoint" in name_of(path)
         self._whole: dict[LogPosition, bool] = {}

@@ -97,7 +97,7 @@ def behind_batch(log: MetadataLog, point: Point) -> int:
     batch = batch_at(log, offset)
     if batch is None:
         raise InspectError(
-            f"{log.path} has no record at offset {offset}, so there is no state after it; give the offset of"
+            f"{log.name} has no record at offset {offset}, so there is no state after it; give the offset of"
             " a record, as log dump and log timeline print it"
         )
     return batch.header.next_offset

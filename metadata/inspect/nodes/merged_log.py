@@ -20,7 +20,7 @@ class MergedLog(MetadataLog):
     def __init__(self, logs: Sequence[MetadataLog], report: NodesReport, name: str) -> None:
         """`report` is about these logs, in this order; `name` represents them in messages."""
         super().__init__(logs[0].disk, logs[0].path)
-        self.path = name
+        self.path = self.name = name
         self.is_directory = True
         self.is_checkpoint = False
         self._logs = logs

@@ -76,11 +76,11 @@ def config_events(batch: BatchChanges, *, is_known: bool) -> Iterator[Grouped]:
             continue
         text = _setting_text(key, old if is_known else None, new)
         by_resource.setdefault(config_path(resource), []).append((offset, key, text))
-    for path, found in by_resource.items():
+    for path, settings in by_resource.items():
         name = path.removeprefix("config/")
-        text = f"{name}: {listed([text for _, _, text in found])}"
-        settings = (f"{path}/{key}" for _, key, _ in found)
-        yield Grouped(found[0][0], "config changed", path, text, "info", None, (name, *settings))
+        text = f"{name}: {listed([text for _, _, text in settings])}"
+        entities = name, *(f"{path}/{key}" for _, key, _ in settings)
+        yield Grouped(settings[0][0], "config changed", path, text, "info", None, entities)
 
 
 def _setting_text(key: str, old: str | None, new: str | None) -> str:

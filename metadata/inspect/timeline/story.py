@@ -113,18 +113,18 @@ class Seen:
             )
         )
 
-    def outside(self, path: str, point: Point) -> str | None:
+    def outside(self, name: str, point: Point) -> str | None:
         """Why the log does not reach `point`; None if it does, or if that is already noted as not covered."""
         if self.is_behind:
             return None
         if point.offset is not None and point.offset > self.end_offset and not self.is_over:
-            return f"{path} ends at offset {self.end_offset}, before {point.offset}{ms_hint(point.offset)}"
+            return f"{name} ends at offset {self.end_offset}, before {point.offset}{ms_hint(point.offset)}"
         if point.time_ms is None or self.first_ms is None or point.time_ms in self.taken_for_offsets:
             return None
         if point.time_ms < self.first_ms:
-            return f"{path} begins at {utc_text(self.first_ms)}, after {utc_text(point.time_ms)}"
+            return f"{name} begins at {utc_text(self.first_ms)}, after {utc_text(point.time_ms)}"
         if self.last_ms is not None and point.time_ms > self.last_ms:
-            return f"{path} ends at {utc_text(self.last_ms)}, before {utc_text(point.time_ms)}"
+            return f"{name} ends at {utc_text(self.last_ms)}, before {utc_text(point.time_ms)}"
         return None
 
 

@@ -165,7 +165,7 @@ class LogReplay:
             self._check_reaches(point)
         if point.time_ms is not None and past is not None and not self._moved:
             raise InspectError(
-                f"{self._log.path} begins at {utc_text(past.max_timestamp_ms)}, after"
+                f"{self._log.name} begins at {utc_text(past.max_timestamp_ms)}, after"
                 f" {utc_text(point.time_ms)}; give a later time, or an offset from {state.end_offset} on"
             )
         return state
@@ -175,13 +175,13 @@ class LogReplay:
         state = self.reached
         if point.offset is not None and point.offset > state.end_offset and not state.problems:
             raise InspectError(
-                f"{self._log.path} ends at offset {state.end_offset}, before {point.offset};"
+                f"{self._log.name} ends at offset {state.end_offset}, before {point.offset};"
                 f" give {state.end_offset} or less{ms_hint(point.offset)}"
             )
         last_ms = self.engine.builder.timestamp_ms
         if point.time_ms is not None and point.time_ms > last_ms:
             state.notes.append(
-                f"{self._log.path} ends at {utc_text(last_ms)}, before {utc_text(point.time_ms)};"
+                f"{self._log.name} ends at {utc_text(last_ms)}, before {utc_text(point.time_ms)};"
                 f" this is the state at its end, offset {state.end_offset}"
             )
 

@@ -141,7 +141,7 @@ def _settle_time(log: MetadataLog, point: Point, time_ms: int, first: bool) -> t
         return point, None
     if time_ms < clock.first_ms and not first:
         raise InspectError(
-            f"{log.path} begins at {utc_text(clock.first_ms)}, after {utc_text(time_ms)}; give a later time,"
+            f"{log.name} begins at {utc_text(clock.first_ms)}, after {utc_text(time_ms)}; give a later time,"
             f" or an offset from {log.start_offset} on"
         )
     return clock.place(time_ms, first=first)
@@ -280,16 +280,16 @@ def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) 
             older = [at.offset for at in log.snapshots() if at.offset < (start.offset or 0)]
             hint = f"{known_start} or later" + (f", or {older[-1]}, where a snapshot ends" if older else "")
             raise InspectError(
-                f"{log.path} begins at offset {base}, and its oldest complete snapshot ends at {known_start}:"
+                f"{log.name} begins at offset {base}, and its oldest complete snapshot ends at {known_start}:"
                 f" no earlier state is known; give {hint} (for what the records alone say about earlier"
                 " places: log timeline, log why, log dump)"
             )
         raise InspectError(
-            f"{log.path} begins at offset {base}, and no snapshot beside it reaches that offset; give a "
+            f"{log.name} begins at offset {base}, and no snapshot beside it reaches that offset; give a "
             "directory that has one, use --past-corruption, or use what the records alone say (log "
             "timeline, log why, log dump)"
         )
-    notes.add(f"{log.path} begins at offset {base}: nothing earlier is known")
+    notes.add(f"{log.name} begins at offset {base}: nothing earlier is known")
     walk.begin_at(base)
     return walk
 

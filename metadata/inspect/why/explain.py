@@ -8,7 +8,6 @@ is that of the oldest snapshot, and before that what records say on their own.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -79,19 +78,10 @@ def explain(
     if point.offset is not None and point.offset < base:
         raise InspectError(f"{log.path} begins at offset {base}, after {point.offset}; give {base} or more")
     clock = None if log.is_checkpoint else partial(clock_of, log)
-    tried: int | None = None
     snapshots = () if parts is not None else _starts(log, target, point, last, known_start)
-    for start in itertools.chain(begin_at, snapshots):
-        lines: list[str] = []
-        if isinstance(start, FoundState):
-            found = start
-        elif tried is None or start < tried:
-            found = state_at(log, Point(offset=start), lines.append, past_corruption=True)
-        else:
-            continue
-        tried = found.end_offset
-        chain = Chain(target, found.image, secrets=secrets, clock=clock, is_middle=True)
-        _Feeding(log, point, lines.append, past_corruption, is_middle=True).feed(chain, tried)
+    for start, state, lines in _states_to_try(log, begin_at, snapshots):
+        chain = Chain(target, state.image, secrets=secrets, clock=clock, is_middle=True)
+        _Feeding(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start)
         if _is_enough(chain, last):
             chain.limits.place(shown)
             _report_all(on_problem, lines)
@@ -121,6 +111,21 @@ def explain(
         reached = Point(offset=chain.end_offset) if feeding.is_over else point
         chain.limits.coverage.add(before_the_state(log, None, reached, ALONE))
     return chain.result()
+
+
+def _states_to_try(
+    log: MetadataLog, begin_at: Iterable[FoundState], snapshots: Iterable[int]
+) -> Iterator[tuple[int, FoundState, list[str]]]:
+    """The places at which a chain may begin, the states there, and what could not be read of them: those that
+    were given, and older snapshots."""
+    oldest: int | None = None
+    for given in begin_at:
+        oldest = given.end_offset
+        yield oldest, given, []
+    for start in snapshots:
+        if oldest is None or start < oldest:
+            lines: list[str] = []
+            yield start, state_at(log, Point(offset=start), lines.append, past_corruption=True), lines
 
 
 def _report_all(on_problem: OnProblem | None, lines: list[str]) -> None:

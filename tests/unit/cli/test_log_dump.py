@@ -194,6 +194,18 @@ def test_damage_in_the_middle_is_one_line_and_the_rest_is_shown(log_copy: Path) 
     assert [json.loads(line)["offset"] for line in result.stdout.splitlines()] == [0, *range(2, 261)]
 
 
+@pytest.mark.parametrize(("first", "told"), [(0, True), (1, True), (2, False)])
+def test_damage_before_what_is_shown_is_not_told_and_other_damage_is(
+    log_copy: Path, first: int, told: bool
+) -> None:
+    segment = log_copy / SEGMENT.name
+    data = bytearray(segment.read_bytes())
+    data[91 + 70] ^= 0xFF
+    segment.write_bytes(data)
+    result = run("log", "dump", "--json", "--from-offset", str(first), log_copy)
+    assert ("(offset 1): expected CRC" in result.stderr) is told
+
+
 @pytest.mark.parametrize("cut", [1, 30, 60, 62])
 def test_a_torn_tail_is_one_line(log_copy: Path, cut: int) -> None:
     segment = log_copy / SEGMENT.name

@@ -92,7 +92,10 @@ class Copied:
     def refresh(self) -> str:
         return "read all"
 
-    voters = close = refresh
+    close = refresh
+
+    def voters(self) -> list[object]:
+        return []
 
 
 def test_what_the_log_does_not_hold_is_said_of_the_cluster_and_not_of_its_copy(
@@ -142,6 +145,26 @@ def test_what_is_closed_before_it_begins_does_not_follow(
         may_begin.set()
         closed.join(60)
         assert not closed.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("check",), "the cluster's log: offsets 0 to"),
+        (("state", "--at", "99999"), "the cluster's log ends at offset"),
+        (("state", "--at", "1970-01-02"), "the cluster's log begins at"),
+        (("timeline", "--to", "99999"), "the cluster's log ends at offset"),
+        (("summary", "--to", "99999"), "the cluster's log ends at offset"),
+        (("why", "broker/0", "--at", "99999+"), "the cluster's log has no record at offset"),
+        (("bisect", "--predicate", "True", "--to", "99999"), "the cluster's log ends at offset"),
+    ],
+)
+def test_a_running_clusters_log_is_not_named_by_its_copy(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setattr("metaquorum.cli.log.input.live.LiveCopy", Copied)
+    result = run(*arguments, "--bootstrap", "127.0.0.1:9")
+    assert said in result.output and "metaquorum-live" not in result.output
 
 
 def test_files_are_read_as_before() -> None:

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.log.watch.command import StateFile, default_path
+from metaquorum.cli.log.watch.command import StateFile, WatchCommand, default_path
 from metaquorum.cli.log.watch.delivery import Delivery
 from metaquorum.cli.log.watch.incidents import ENTITIES_MAX, ReportedSoFar, WatchIncident, WatchIncidents
 from metaquorum.cli.log.watch.page import WatchCounts, WatchPage
@@ -343,11 +345,39 @@ def test_a_webhook_that_does_not_listen_or_speaks_no_tls_is_one_line() -> None:
         "http://h/\n",
         "http://h:99999/",
         "http://ü/",
+        "http://h/\x7f",
     ],
 )
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         Webhook(url)
+
+
+def test_a_url_may_have_every_printed_letter_of_ascii() -> None:
+    assert Webhook("http://h/!~")._target == "/!~"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "give --webhook URL, --exec COMMAND or --prometheus PORT"),
+        ({"webhook": 1, "command": 2}, "are two watches"),
+        ({"webhook": 1, "command": 2, "listener": 3}, "are two watches"),
+        ({"webhook": 1}, None),
+        ({"command": 2}, None),
+        ({"listener": 3}, None),
+        ({"command": 2, "listener": 3}, None),
+    ],
+)
+def test_a_watch_has_one_that_it_tells(options: dict[str, int], problem: str | None) -> None:
+    params = {"webhook": None, "command": None, "listener": None, **options}
+    context: Any = SimpleNamespace(params=params, command=None)
+    try:
+        WatchCommand("watch").refuse_live(context)
+    except click.UsageError as error:
+        assert problem is not None and problem in error.message
+    else:
+        assert problem is None
 
 
 def program(tmp_path: Path, text: str) -> str:

@@ -10,14 +10,16 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 
-from metaquorum.cli.admin.configs import _json
+from metaquorum.cli.admin.configs import _json, _resource
 from metaquorum.cli.data.consume import StartType, _as_json
 from metaquorum.cli.log.shell.moving import _count
 from metaquorum.cli.log.shell.session import ShellError
-from metaquorum.cli.log.summary import _COLOURS, _coloured
+from metaquorum.cli.log.summary import _COLOURS, _coloured, _Times
 from metaquorum.cli.main import main
+from metaquorum.cli.pipeline.audit import summary as fleet_summary
 from metaquorum.clients.admin.configs import DescribedConfig
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.pipeline.audit.facts import ClusterFacts
 
 NOWHERE = ("--bootstrap", "127.0.0.1:1", "--timeout", "0.2")
 
@@ -113,3 +115,36 @@ def test_a_command_line_that_lacks_something_asks_no_broker(
 def test_the_cluster_needs_no_name() -> None:
     words = ("acls", "add", "User:a", "--operation", "alter", "--resource-type", "cluster")
     assert CliRunner().invoke(main, [*words, *NOWHERE]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "resource"),
+    [
+        ("broker", "default", ConfigResource(BROKER_RESOURCE, "")),
+        ("broker", "1", ConfigResource(BROKER_RESOURCE, "1")),
+        ("topic", "default", ConfigResource(TOPIC_RESOURCE, "default")),
+        ("topic", "orders", ConfigResource(TOPIC_RESOURCE, "orders")),
+    ],
+)
+def test_only_a_broker_may_stand_for_all(kind: str, name: str, resource: ConfigResource) -> None:
+    assert _resource(kind, name) == resource
+
+
+@pytest.mark.parametrize(
+    ("last_ms", "shown"), [(86_399_999, "00:00:00.001"), (86_400_000, "1970-01-01 00:00:00")]
+)
+def test_times_of_one_day_have_no_date(last_ms: int, shown: str) -> None:
+    row = SimpleNamespace(time_ms=last_ms)
+    answer: Any = SimpleNamespace(from_ms=1, to_ms=2, sections=[SimpleNamespace(rows=[row])])
+    times = _Times(answer)
+    assert times.text(1) == shown and times.width == len(shown)
+
+
+def test_the_numbers_of_a_fleet_are_exact_to_a_millisecond() -> None:
+    facts = [ClusterFacts("a"), ClusterFacts("b")]
+    for one in facts:
+        one.sums |= {"leaderless_seconds": 0.10062, "under_min_isr_seconds": 7.00026, "unclean_elections": 2}
+    found = fleet_summary(facts)
+    assert found["leaderlessPartitionSeconds"] == 0.201
+    assert found["underMinIsrPartitionSeconds"] == 14.001
+    assert (found["clusters"], found["uncleanElections"]) == (2, 4)

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from metaquorum.cli.admin import voter_changes
+from metaquorum.cli.admin.voter_plan import _observer
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import VoterEndpoint
@@ -446,3 +447,27 @@ def test_the_command_line_itself(more: tuple[str, str], text: str) -> None:
     result = run("add-voter", 4, *more)
     assert result.exit_code == 2
     assert text in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("observers", "named", "code", "text"),
+    [
+        ((), 4, ErrorCode.REQUEST_TIMED_OUT, "does not fetch from the leader"),
+        (
+            (replica(4, alive=False),),
+            4,
+            ErrorCode.REQUEST_TIMED_OUT,
+            "has not fetched from the leader recently",
+        ),
+        ((replica(4, alive=False),), None, ErrorCode.REQUEST_TIMED_OUT, "has not fetched"),
+        ((replica(4, 9),), 4, ErrorCode.INVALID_VOTER_KEY, "correct --directory-id"),
+        ((replica(4, 8), replica(4, 9)), None, ErrorCode.INVALID_REQUEST, "give --directory-id"),
+    ],
+)
+def test_an_observer_that_is_not_there_is_told_from_one_with_another_directory(
+    observers: tuple[ReplicaStatus, ...], named: int | None, code: ErrorCode, text: str
+) -> None:
+    quorum = quorum_of(replica(1), observers=observers)
+    with pytest.raises(ApiError) as caught:
+        _observer(quorum, 4, None if named is None else directory(named))
+    assert caught.value.code is code and text in caught.value.message

@@ -351,12 +351,27 @@ def test_a_leader_without_a_known_address_is_one_line_at_once() -> None:
     assert run.now_ms < 5_000
 
 
-def test_without_names_the_given_addresses_are_asked_one_after_another() -> None:
+@pytest.mark.parametrize("kafkas", [True, False])
+@pytest.mark.parametrize("leader", [1, 2, 3])
+def test_without_names_the_given_addresses_are_asked_one_after_another(leader: int, kafkas: bool) -> None:
+    quorum = grown(MetadataLeader(Random(13), names=False, kafkas=kafkas))
+    quorum.leader = leader
+    run = Run(quorum, bootstrap=tuple(ADDRESSES[each] for each in (1, 2, 3)))
+    run.until_complete()
+    assert (run.observer.log.leader_id, run.observer.log.address) == (leader, ADDRESSES[leader])
+
+
+def test_a_follower_without_names_finds_the_next_leader_among_the_given_addresses() -> None:
     quorum = grown(MetadataLeader(Random(13), names=False))
-    quorum.leader, quorum.kafkas = 2, True
-    run = Run(quorum, bootstrap=(ADDRESSES[1], ADDRESSES[2]))
-    with pytest.raises(ClientError):
-        run.until_complete()
+    run = Run(quorum, bootstrap=tuple(ADDRESSES[each] for each in (1, 2, 3)), follows=True)
+    run.until_complete()
+    for leader in (3, 2, 1):
+        quorum.elect()
+        quorum.leader = leader
+        quorum.append(1)
+        quorum.commit()
+        run.until(lambda step: isinstance(step, CopyProgress) and step.end_offset == quorum.high_watermark)
+        assert run.observer.log.address == ADDRESSES[leader]
 
 
 @pytest.mark.parametrize("follows", [True, False])

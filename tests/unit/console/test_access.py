@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from metaquorum.console.access import _allows, _denies
+from metaquorum.metadata.image import Acl
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.storage.disk.posix import PosixDisk
@@ -158,3 +160,19 @@ def test_a_question_is_about_one_operation_on_one_kind(asked: Asked, operation: 
         assert "write the principal as User:alice" in asked.refusal(
             "access", principal="User:alice", operation="READ", resource=kind
         )
+
+
+@pytest.mark.parametrize("permission", range(5))
+def test_a_permission_of_a_newer_release_grants_nothing(permission: int) -> None:
+    """As at the brokers: what they do not know denies."""
+    acl = Acl(
+        resource_type=2,
+        resource_name="t",
+        pattern_type=3,
+        principal="User:a",
+        host="*",
+        operation=Operation.READ,
+        permission_type=permission,
+    )
+    assert _allows(acl, (Operation.READ,)) is (permission == Permission.ALLOW)
+    assert _denies(acl, Operation.READ) is (permission != Permission.ALLOW)

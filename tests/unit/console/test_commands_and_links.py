@@ -130,7 +130,8 @@ def test_long_answers_are_cut(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_command_of_records_dumps_them(asked: Asked) -> None:
     names = ("offset", "type", "version", "data")
-    about = (100, 50, "broker/1"), (0, 200, "topic/orders")
+    topic = asked.view("table", kind="topics")["rows"][0]["path"]
+    about = (100, 50, "broker/1"), (0, 200, topic)
     for start, size, entity in ((0, 9, ""), (5, 1, ""), (133, 40, ""), *about, (460, 50, "")):
         answer = asked.view("records", start=start, size=size, entity=entity)
         dumped = lines_of(answer["command"])

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 pytest.importorskip("pyarrow")
 
 from metaquorum.cli.main import main
-from metaquorum.console.fleet import COLUMNS, FleetViews
+from metaquorum.console.fleet import COLUMNS, FleetViews, is_hurting
 from metaquorum.console.fleet_app import fleet_application
 from metaquorum.console.moments import Moments
 from metaquorum.console.strip import Strip
@@ -27,6 +27,7 @@ from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
+from metaquorum.pipeline.tables import BROKER_OUT, DIRECTORY_LOST, LEADER_CHANGED, QUORUM_SILENT
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.console.asked import MEMORY_BYTES, PORT, TOKEN, AskedPage
 from tests.unit.pipeline.local_tables import write_tables
@@ -121,6 +122,25 @@ def test_a_log_that_was_given_opens_below_the_fleet_and_others_are_said(
     far = next(one.cluster for one in facts.clusters if one.cluster != near)
     answer = page.get(f"/log/{far}/api/log")
     assert answer.status == 404 and answer.body.decode().startswith(f"The log of cluster {far} was not given")
+
+
+@pytest.mark.parametrize(
+    ("what", "cause", "hurts"),
+    [
+        (BROKER_OUT, "controlled-shutdown", False),
+        (BROKER_OUT, "session-expired", True),
+        (BROKER_OUT, None, True),
+        (LEADER_CHANGED, None, False),
+        (DIRECTORY_LOST, None, True),
+        (QUORUM_SILENT, None, True),
+    ],
+)
+def test_what_operators_do_on_purpose_hurts_only_where_it_leaves_a_partition_without_a_leader(
+    what: str, cause: str | None, hurts: bool
+) -> None:
+    assert is_hurting({"what": what, "cause": cause, "leaderless_ms": 0}) is hurts
+    assert is_hurting({"what": what, "cause": cause, "leaderless_ms": None}) is hurts
+    assert is_hurting({"what": what, "cause": cause, "leaderless_ms": 1})
 
 
 def test_newer_tables_are_read_again(home: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_the_token_becomes_a_cookie_that_no_script_and_no_other_page_can_use(ask
         ("/?token=wrong", {}, 403, "The token is wrong"),
         ("/?token=%C3%A9", {}, 403, "The token is wrong"),
         ("/", {"cookie": ""}, 403, "The token is missing"),
-        ("/api/log", {"cookie": f"{COOKIE}-{PORT}=t0ke"}, 403, "The token is missing"),
+        ("/api/log", {"cookie": f"{COOKIE}-{PORT}=t0ke"}, 403, "The token is wrong"),
         (f"/api/log?token={TOKEN}", {"cookie": ""}, 403, "The token is missing"),
         ("/", {"host": f"evil.example:{PORT}"}, 421, "answers only to 127.0.0.1"),
         ("/", {"host": "127.0.0.1"}, 421, "answers only to 127.0.0.1"),

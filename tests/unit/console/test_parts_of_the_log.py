@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
-from metaquorum.console import moments
+from metaquorum.console import moments, views
 from metaquorum.console.kept_states import SMALL_BYTES
 from metaquorum.console.moments import Moments
+from metaquorum.console.strip import _time_at
 from metaquorum.metadata.image.packed import loaded_bytes
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import Point
@@ -89,6 +90,25 @@ def test_why_that_is_read_from_near_the_last_records_says_the_same(
                 del near["earlierRecords"], far["earlierRecords"]
                 assert near == far, (target, at, last)
     assert begun > 5
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=[path.name for path in GOLDEN])
+def test_a_long_history_is_that_of_the_newest_states(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where only the parts of the log near its end are read."""
+    for module in (mentions, moments):
+        monkeypatch.setattr(module, "PART_RECORDS", 3)
+    asked, shorter = Asked(path), 0
+    topics = [row["path"] for row in asked.view("table", kind="topics")["rows"]]
+    for target in ("broker/1", "topic", *random.Random(path.name).sample(topics, 2), f"{topics[0]}/0"):
+        whole = asked.view("history", target=target)["spans"]
+        for count in (1, 2, 5):
+            with monkeypatch.context() as patched:
+                patched.setattr(views, "SPANS_MAX", count)
+                answer = asked.view("history", target=target)
+                begun = next(asked.moments.states_before(target), None)
+                shorter += begun is not None and begun.end_offset > 0
+            assert answer["spans"] == whole[:count] and answer["isCut"] == (len(whole) > count)
+    assert shorter > 3
 
 
 def test_only_the_parts_that_mention_an_entity_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,3 +216,9 @@ def test_the_limit_counts_recent_states_and_where_the_log_mentions_what(log: Met
     assert 1 < len(moments._recent) and recent_bytes <= limit_bytes // 2
     assert moments._kept.cost_bytes + recent_bytes + found.size_bytes <= limit_bytes
     assert 2 < len(moments._kept) < kept_before
+
+
+@pytest.mark.parametrize(("offset", "time_ms"), [(-1, 10), (0, 10), (4, 10), (5, 20), (9, 30), (99, 30)])
+def test_the_time_of_an_offset_is_that_of_its_batch_or_of_the_nearest_one(offset: int, time_ms: int) -> None:
+    assert _time_at([0, 5, 9], [10, 20, 30], offset) == time_ms
+    assert _time_at([], [], offset) == 0

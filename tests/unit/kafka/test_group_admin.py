@@ -12,6 +12,8 @@ from metaquorum.clients.admin.groups import (
     Aim,
     Committed,
     Goal,
+    _within,
+    committed_offsets,
     describe_group,
     partitions_of,
     plan_reset,
@@ -29,6 +31,7 @@ from metaquorum.wire.messages import (
     ListOffsetsResponse,
     ListTransactionsResponse,
     MetadataResponse,
+    OffsetFetchResponse,
     WriteTxnMarkersResponse,
 )
 from tests.unit.kafka.kafka_node import FakeNode, running
@@ -324,3 +327,38 @@ async def test_a_classic_group_that_is_dead_does_not_exist(newer: bool) -> None:
         described = {each: await describe_group(client, each) for each in states}
     assert described["gone"] is None
     assert described["payments"] is not None and described["payments"].state == "Empty"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "new", "note"),
+    [
+        (4, 5, "4 is below the start of the log"),
+        (5, 5, ""),
+        (9, 9, ""),
+        (10, 9, "10 is past the end of the log"),
+    ],
+)
+def test_an_offset_that_is_asked_for_is_kept_within_the_log(wanted: int, new: int, note: str) -> None:
+    place = ("t", 0)
+    (planned,) = _within([place], {}, lambda _: wanted, {place: 5}, {place: 9})
+    assert (planned.new, planned.note) == (new, note)
+
+
+async def test_the_first_record_is_a_place_that_may_be_committed_and_minus_one_is_none() -> None:
+    kinds = OffsetFetchResponse
+    partitions = tuple(
+        kinds.OffsetFetchResponsePartition(
+            partition_index=index, committed_offset=offset, committed_leader_epoch=-1, metadata=""
+        )
+        for index, offset in enumerate((0, -1, 7))
+    )
+    topic = kinds.OffsetFetchResponseTopic(name="t", partitions=partitions)
+
+    class Client:
+        refuse = staticmethod(KafkaClient.refuse)
+
+        async def ask(self, body: Any, **how: Any) -> Any:
+            return kinds(topics=(topic,))
+
+    found = await committed_offsets(Client(), "g")  # type: ignore[arg-type]
+    assert {place: each.offset for place, each in found.items()} == {("t", 0): 0, ("t", 2): 7}

@@ -11,7 +11,7 @@ from metaquorum.listeners import slices
 from metaquorum.listeners.long_work import LongAnswer, LongRequests, LongWork
 from metaquorum.listeners.services import Client, EndConnection, Offered
 from metaquorum.listeners.slices import CUTS, produced_in_slices, sliced
-from metaquorum.wire import messages
+from metaquorum.wire import codec, messages
 from metaquorum.wire.codec import FEW_VALUES, Request, RequestHeader
 from metaquorum.wire.table import API_BY_NAME, request_type, response_type
 
@@ -76,6 +76,21 @@ async def test_a_name_that_is_repeated_is_answered_once() -> None:
     body = messages.DescribeGroupsRequest(groups=("",) * 200_000)
     answer = await served["DescribeGroups"].handle(request("DescribeGroups", 0, body), CLIENT)
     assert [each.group_id for each in answer.body.groups] == [""]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_short_request_that_came_in_a_frame_is_cut_by_its_names_as_any_other(more: int) -> None:
+    """A name takes two bytes here. Only what is shorter than one per name is not counted."""
+    (cut,) = CUTS["DescribeGroups"]
+    body = messages.DescribeGroupsRequest(groups=("g",) * (cut.above + more))
+    header = RequestHeader(API_BY_NAME["DescribeGroups"].key, 5, 1)
+    asked = codec.decode_request(b"".join(codec.encode_request(header, body)))
+    assert asked.frame is not None and cut.above < asked.end < 3 * cut.above
+    served = sliced({"DescribeGroups": Offered(0, 5, lambda request, client: "as it is")})["DescribeGroups"]
+    answer = served.handle(asked, CLIENT)
+    assert (answer == "as it is") is not bool(more)
+    if more:
+        answer.close()
 
 
 async def test_few_names_are_answered_as_they_were() -> None:

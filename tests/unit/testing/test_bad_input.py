@@ -118,6 +118,8 @@ def test_every_value_that_cannot_be_is_one_line_that_names_the_parameter() -> No
                         tried += 1
         assert cluster.events == before, "nothing has happened"
         assert tried > 500
+        for factor in (0, 2):
+            assert "write 1 to 1" in refusal(partial(cluster.create_topic, "a", replication_factor=factor))
         assert cluster.create_topic("a") == "a"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from metaquorum.config.keys import KEYS
+from metaquorum.listeners import sasl
 from metaquorum.listeners.login import Login, LoginReply, SaslRules
 from metaquorum.listeners.sasl import (
     Exchange,
@@ -297,6 +298,24 @@ def test_a_credential_with_few_iterations_is_refused() -> None:
         exchange.respond(b"n,,n=alice,r=abc", 0)
 
 
+def image_of_tokens(
+    *ids: str, owner: str = "User:alice", max_ms: int = 101, expires_ms: int = 101
+) -> MetadataImage:
+    builder = MetadataImage().delegation_tokens.builder()
+    for token_id in ids:
+        token = DelegationToken(
+            owner=owner,
+            requester=owner,
+            renewers=(),
+            issue_timestamp_ms=0,
+            max_timestamp_ms=max_ms,
+            expiration_timestamp_ms=expires_ms,
+            token_id=token_id,
+        )
+        builder.put(token_id, token)
+    return MetadataImage(delegation_tokens=builder.freeze())
+
+
 @pytest.mark.parametrize(
     ("owner", "expires_ms", "max_ms", "key", "is_found"),
     [
@@ -310,21 +329,35 @@ def test_a_credential_with_few_iterations_is_refused() -> None:
 def test_a_token_stands_for_a_user_until_it_expires(
     owner: str, expires_ms: int, max_ms: int, key: str | None, is_found: bool
 ) -> None:
-    builder = MetadataImage().delegation_tokens.builder()
-    token = DelegationToken(
-        owner=owner,
-        requester=owner,
-        renewers=(),
-        issue_timestamp_ms=0,
-        max_timestamp_ms=max_ms,
-        expiration_timestamp_ms=expires_ms,
-        token_id="t",
-    )
-    builder.put("t", token)
-    image = MetadataImage(delegation_tokens=builder.freeze())
+    image = image_of_tokens("t", owner=owner, max_ms=max_ms, expires_ms=expires_ms)
     found = ImageCredentials(lambda: image, key).find(Mechanism.SCRAM_SHA_256, "t", True, 100)
     assert (found is not None) is is_found
     assert found is None or (found.user, found.expires_ms) == ("alice", 101)
+
+
+def test_credentials_of_tokens_are_kept_for_each_token_and_mechanism_and_no_longer_than_it_is_valid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many clients come, so many are kept."""
+    monkeypatch.setattr(sasl, "KEPT_TOKENS", 3)
+    made: list[tuple[str, Mechanism]] = []
+
+    def credential_of(key: str, token_id: str, mechanism: Mechanism) -> ScramCredential:
+        made.append((token_id, mechanism))
+        secret = f"{key} {token_id} {mechanism.name}".encode()
+        return ScramCredential(salt=secret, stored_key=secret, server_key=secret, iterations=4096)
+
+    monkeypatch.setattr(sasl, "_token_credential", credential_of)
+    kept = ImageCredentials(lambda: image_of_tokens("t", "u", "v"), "k")
+    asked = [(token_id, mechanism) for token_id in ("t", "u", "v") for mechanism in Mechanism]
+    for token_id, mechanism in asked:
+        for _ in range(2):
+            found = kept.find(mechanism, token_id, True, 100)
+            assert found is not None
+            assert found.credential.salt == f"k {token_id} {mechanism.name}".encode()
+        assert len(kept._of_tokens) <= 3
+    assert made == asked
+    assert kept.find(mechanism, token_id, True, 101) is None
 
 
 def test_a_mechanism_that_is_not_offered() -> None:

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+import metaquorum.pipeline.fleet.batches as fleet_batches
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.pipeline.fleet import files
+from metaquorum.pipeline.fleet.cluster import FleetCluster
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
+from metaquorum.pipeline.fleet.partitions import Change
 from metaquorum.pipeline.fleet.plan import DAMAGES, KINDS, FleetPlan, cluster_plans
 from metaquorum.pipeline.fleet.script import live
 from metaquorum.storage.batches.batch import iter_batches
@@ -260,6 +264,20 @@ def test_what_ends_early_leaves_nothing(tmp_path: Path, jobs: int, is_there: boo
     with pytest.raises(KeyboardInterrupt):
         write_fleet(FleetPlan(clusters=2, records=3_000), out, jobs=jobs, on_cluster=interrupt)
     assert list(tmp_path.rglob("*")) == ([out] if is_there else [])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 7])
+def test_a_change_of_many_partitions_is_cut_into_parts_that_are_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(fleet_batches, "MAX_BATCH_RECORDS", 3)
+    leaders = np.arange(count, dtype=np.int32)
+    change = Change(np.arange(count) + 50, np.eye(count, 4, dtype=bool), leaders)
+    pieces = fleet_batches.chunks(change.rows)
+    parts = [FleetCluster._part(change, pieces, at) for at in range(len(pieces))]
+    assert all(len(rows) == len(isr) == len(leader) <= 3 for rows, isr, leader in parts)
+    for whole, cut in zip(change, zip(*parts, strict=True), strict=True):
+        assert np.array_equal(np.concatenate(cut), whole)
 
 
 def test_what_ends_early_does_not_wait_for_clusters_that_are_being_written(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from metaquorum.metadata.replay import Replayer
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.intervals import ClusterReplay
+from metaquorum.pipeline.intervals.tables.violations import ActiveBrokers
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.metadata.made_logs import memory_disk, strict
@@ -278,3 +280,28 @@ def test_a_partition_that_is_written_again_turns_its_epochs_back(first: Any, rul
     base = given[-2].header.base_offset
     assert sorted(row["rule"] for row in found) == rules
     assert {(row["where"], row["from_offset"]) for row in found} == {("topic/orders/0", base)}
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "replicas", "carry"),
+    [
+        (1, (1,), (1, 2), True),
+        (1, (1, 2), (1, 2), True),
+        (1, (1, 3), (1, 3), False),
+        (1, (1, 2, 3), (1, 2, 3), False),
+        (3, (3,), (3,), False),
+        (-1, (3,), (3,), True),  # the last member stays
+        (1, (1,), (1, 9), False),
+    ],
+)
+def test_brokers_carry_a_partition_if_all_are_known_and_those_in_sync_are_active(
+    leader: int, isr: tuple[int, ...], replicas: tuple[int, ...], carry: bool
+) -> None:
+    """Broker 3 is fenced, and 9 is not registered. What was found before counts until brokers change."""
+    partition: Any = SimpleNamespace(leader=leader, isr=isr, replicas=replicas)
+    brokers = ActiveBrokers()
+    states: Any = {at: SimpleNamespace(is_active=at != 3) for at in (1, 2, 3)}
+    brokers.set(states)
+    assert [brokers.carry(partition) for _ in range(2)] == [carry, carry]
+    brokers.set({at: SimpleNamespace(is_active=True) for at in range(10)})  # type: ignore[misc]
+    assert brokers.carry(partition)

@@ -135,8 +135,8 @@ def test_what_is_closed_before_it_begins_does_not_follow(
             rate=None,
         )
         copy = LiveCopy(live, str(tmp_path))
-        followed = threading.Thread(target=copy.follow, daemon=True)
-        followed.start()
+        copy._thread = threading.Thread(target=copy._follow, daemon=True)
+        copy._thread.start()
         assert began.wait(60)
         closed = threading.Thread(target=copy.close, daemon=True)
         closed.start()

@@ -75,7 +75,7 @@ def open_paths(paths: Sequence[str]) -> list[MetadataLog]:
 
 def logs_at(path: str) -> list[MetadataLog]:
     """The log at a path, or those of the nodes below it. Raises as `open_path` does."""
-    _prepare()
+    fetch_first()
     given = path
     path, disk = _disk_of(path)
     if is_archive(path):
@@ -103,7 +103,9 @@ def _names() -> Mapping[str, str]:
     return {} if context is None else context.meta.get(NAMES, {})
 
 
-def _prepare() -> None:
+def fetch_first() -> None:
+    """Copies the log of a running cluster, if the command reads one and has not opened it yet. Raises
+    Failure."""
     context = click.get_current_context(silent=True)
     prepare = None if context is None else context.meta.pop(BEFORE_OPENING, None)
     if prepare is not None:

@@ -18,6 +18,7 @@ from metaquorum.cli.admin import voter_changes
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.log import archive
 from metaquorum.cli.log.input import live
+from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.main import main
 from metaquorum.cli.pipeline import ingest as ingest_command
 from metaquorum.clients.kafka.observer import LiveLog
@@ -191,6 +192,7 @@ def test_what_an_archive_says_of_a_log(
 @click.option("--follow", is_flag=True)
 @click.pass_context
 def shown(ctx: click.Context, path: str, others: tuple[str, ...], follow: bool) -> None:
+    log_source.fetch_first()
     click.echo(json.dumps([path, others, ctx.meta.get(live.BOOTSTRAP), live.REFRESH in ctx.meta]))
 
 
@@ -240,6 +242,7 @@ def test_a_copy_is_private_is_told_and_goes(
     @click.argument("path")
     @click.pass_context
     def twice(ctx: click.Context, path: str) -> None:
+        log_source.fetch_first()
         click.echo(f"{path}\n{ctx.meta[live.REFRESH]()}")
 
     monkeypatch.setattr(live.LiveCopy, "_run", copy)
@@ -269,6 +272,7 @@ def test_a_copy_that_ends_while_it_is_followed_ends_the_command(
     @click.option("--follow", is_flag=True)
     @click.pass_context
     def followed(ctx: click.Context, path: str, follow: bool) -> None:
+        log_source.fetch_first()
         while True:
             ctx.meta[live.FOLLOWED]()
 

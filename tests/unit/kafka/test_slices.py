@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.listeners import slices
+from metaquorum.listeners import long_work, slices
 from metaquorum.listeners.long_work import LongAnswer, LongRequests, LongWork
 from metaquorum.listeners.services import Client, EndConnection, Offered
 from metaquorum.listeners.slices import CUTS, produced_in_slices, sliced
@@ -197,6 +197,17 @@ async def test_long_requests_wait_for_their_turn() -> None:
     assert begun == [0, 1, 3]
     for turn in turns:
         turn.leave()
+
+
+async def test_a_turn_that_is_never_answered_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for a request that waits for its turn."""
+    monkeypatch.setattr(long_work, "TURN_MAX_S", 0.01)
+    requests, begun = LongRequests(at_once=1), asyncio.Event()
+    requests.enter(lambda: None)
+    requests.enter(begun.set)
+    assert not begun.is_set()
+    async with asyncio.timeout(60):
+        await begun.wait()
 
 
 def produce(*parts: tuple[int, bytes], topics: int = 1) -> Any:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from metaquorum.clients.kafka.cluster import LEADER_MOVES, KafkaClient, PartitionLeader
+from metaquorum.clients.kafka.cluster import CREATES_NO_TOPIC, LEADER_MOVES, KafkaClient, PartitionLeader
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.wire.errors import DecodeError
@@ -28,8 +28,8 @@ async def leaders_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, di
     """By topic, the leader of each partition (-1 if none is alive), or the error code of the topic."""
     Topic = MetadataRequest.MetadataRequestTopic
     names = tuple(Topic(name=each) for each in dict.fromkeys(topics))
-    # From version 4 on, a query need not create topics.
-    answer = await client.ask(MetadataRequest(topics=names, allow_auto_topic_creation=False), lowest=4)
+    asked = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+    answer = await client.ask(asked, lowest=CREATES_NO_TOPIC)
     alive = {each.node_id for each in answer.brokers}
     return {
         topic.name: {

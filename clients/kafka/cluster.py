@@ -79,6 +79,10 @@ LEADER_MOVES = frozenset(
 """Error codes of a partition whose leader has just changed, or is about to."""
 
 
+CREATES_NO_TOPIC = 4
+"""The lowest version of Metadata in which a query for a topic need not create it."""
+
+
 class Coordinator(msgspec.Struct, frozen=True):
     """The coordinator of a key; `key_type` 0: a group id, 1: a transactional id."""
 
@@ -224,7 +228,7 @@ class KafkaClient:
                     return answer
                 refused = answer if may_succeed else None
                 attempts.failed(address, code.name if code else "it is fenced")
-                await self._follow(None if leads else code, attempt_s)
+                await self._follow(code, attempt_s)
             except UnsupportedVersion as error:
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{address_text(*address)}: {error}") from error
             except (TlsFailed, LoginRefused, WrongProtocol) as error:
@@ -289,8 +293,7 @@ class KafkaClient:
     async def _leader(self, wanted: PartitionLeader, timeout_s: float) -> Address:
         connection = await self._connection(self._choice.current, timeout_s)
         topics = (MetadataRequest.MetadataRequestTopic(name=wanted.topic),)
-        # From version 4 on, a query need not create topics.
-        version = connection.version("Metadata", 4)
+        version = connection.version("Metadata", CREATES_NO_TOPIC)
         body = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         answer = (await connection.ask(body, version=version, timeout_s=timeout_s)).body
         addresses = {each.node_id: (each.host, each.port) for each in answer.brokers}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -40,7 +41,7 @@ def replace_file(out: Path, text: str) -> None:
     if out.exists() and not out.is_file():  # a pipe, or a device
         out.write_text(text, encoding="utf-8")
         return
-    target = out.resolve()
+    target = Path(os.path.realpath(out))
     staged = target.with_name(f"{target.name}{STAGED_SUFFIX}")
     try:
         staged.write_text(text, encoding="utf-8")

@@ -23,8 +23,7 @@ from metaquorum.pipeline.audit.findings import (
     findings,
     seconds_text,
 )
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TablesError, TableSource
+from metaquorum.pipeline.audit.gather import TablesError, TableSource, gather
 from metaquorum.pipeline.report.page import page
 from metaquorum.storage.disk.interface import STAGED_SUFFIX
 

@@ -17,7 +17,7 @@ import pytest
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import MANIFEST, Layout, create
 from metaquorum.cli.local.cluster import Processes
-from metaquorum.cli.local.recorded import ProcessRecord
+from metaquorum.cli.local.guardian import ProcessRecord
 from metaquorum.node import local_nodes
 from metaquorum.node.local_nodes import HOST, free_ports
 from tests.unit.cli.running import run

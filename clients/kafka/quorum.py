@@ -23,14 +23,23 @@ OFFERED = {"Fetch": (12, 18), "FetchSnapshot": (0, 1)}
 record (KIP-595)."""
 
 _VOTERS, _SERVERS = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
-_NOT_NAMED = (
-    "it is a broker, and does not name its controllers: give the address of a controller (in"
-    " controller.quorum.voters or controller.quorum.bootstrap.servers of its configuration)"
+_GIVE_A_CONTROLLER = (
+    "give the address of a controller (in controller.quorum.voters or controller.quorum.bootstrap.servers of"
+    " its configuration)"
 )
-_NO_RIGHT = (
-    "it does not let this client read the metadata log: allow its principal ClusterAction on the cluster"
-    " (kafka-acls --add --allow-principal User:NAME --operation ClusterAction --cluster)"
-)
+_NOT_NAMED = f"it is a broker, and does not name its controllers: {_GIVE_A_CONTROLLER}"
+
+
+def allow(*operations: str) -> str:
+    """How to give a client rights on the cluster."""
+    options = " ".join(f"--operation {each}" for each in operations)
+    return (
+        f"allow its principal {' and '.join(operations)} on the cluster (kafka-acls --add --allow-principal"
+        f" User:NAME {options} --cluster)"
+    )
+
+
+_NO_RIGHT = f"it does not let this client read the metadata log: {allow('ClusterAction')}"
 Offers = Callable[[str, int], bool]
 """Whether the node has an API in a version."""
 
@@ -57,15 +66,30 @@ def quorum_at(address: Address, offers: Offers) -> Generator[Any, Any, QuorumNod
     if offers("DescribeQuorum", 2):
         quorum = yield describe_quorum()
         controllers = {each.node_id: (at.host, at.port) for each in quorum.nodes for at in each.listeners[:1]}
-        if quorum.error_code:
+        if quorum.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            hint = _keeps_from("Describe")
+        elif quorum.error_code:
             hint = f"{_NOT_NAMED} (DescribeQuorum: {ErrorCode.of(quorum.error_code).name})"
     if not controllers and offers("DescribeConfigs", 1):
         brokers = {(each.host, each.port): each.broker_id for each in _brokers(cluster)}
         own = brokers.get(address, next(iter(brokers.values())) if len(brokers) == 1 else None)
         if own is not None:
-            controllers = _configured((yield _describe_configs(own)))
+            configs = yield _describe_configs(own)
+            controllers = _configured(configs)
+            is_refused = any(
+                each.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED for each in configs.results
+            )
+            if is_refused and hint == _NOT_NAMED:
+                hint = _keeps_from("DescribeConfigs")
     return QuorumNodes(
         controllers=controllers, is_controller=False, cluster_id=cluster.cluster_id or None, hint=hint
+    )
+
+
+def _keeps_from(operation: str) -> str:
+    return (
+        "it is a broker, and does not let this client know its controllers:"
+        f" {allow(operation, 'ClusterAction')}, or {_GIVE_A_CONTROLLER}"
     )
 
 

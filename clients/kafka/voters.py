@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from metaquorum.clients.kafka.observer import READER_ID, LiveLog, NothingHeard
+from metaquorum.clients.kafka.quorum import allow
 from metaquorum.clients.search import Address
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.text.addresses import address_text
@@ -30,12 +31,13 @@ class VoterEnd(msgspec.Struct, frozen=True):
 
 
 class VoterReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One voter. `was_read`: it is the leader, whose log was read. `is_in_order`: it answers, and names the
-    same leader. `behind` is in offsets; None if the leader does not know. `silent_since_ms`: of a voter that
-    does not answer, when the leader last heard from it, as Unix ms; None for others, and if it never did.
-    `said` is the part of `text` about what it answered."""
+    """One voter. `node_id` is None for a given address, if the leader does not let this client know who the
+    voters are. `was_read`: it is the leader, whose log was read. `is_in_order`: it answers, and names the
+    same leader. `end_offset` is -1 and `behind`, in offsets, None if the leader does not know, or say, where
+    its log ends. `silent_since_ms`: of a voter that does not answer, when the leader last heard from it, as
+    Unix ms; None for others, and if it never did. `said` is the part of `text` about what it answered."""
 
-    node_id: int
+    node_id: int | None
     address: Address | None
     was_read: bool
     is_in_order: bool
@@ -48,13 +50,16 @@ class VoterReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         where = "" if self.address is None else f" at {address_text(*self.address)}"
-        return f"controller {self.node_id}{where} {self.text}"
+        name = "the controller" if self.node_id is None else f"controller {self.node_id}"
+        return f"{name}{where} {self.text}"
 
 
 def voter_ends(body: wire.DescribeQuorumResponse) -> Sequence[VoterEnd] | NothingHeard:
     """The voters in an answer to DescribeQuorum."""
     partition: Any = next((each for topic in body.topics for each in topic.partitions), None)
     code = body.error_code or (0 if partition is None else partition.error_code)
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return NothingHeard(text=f"it refuses DescribeQuorum: {allow('Describe')}", is_refusal=True)
     if code or partition is None:
         name = ErrorCode.of(code).name if code else "it names no partition"
         return NothingHeard(text=f"it refuses DescribeQuorum: {name}", is_silent=False)
@@ -109,6 +114,30 @@ def voter_reports(
             silent_since_ms=end.last_fetch_ms if isinstance(answers.get(end.node_id), NothingHeard) else None,
             said=said,
             text=text,
+        )
+
+
+def given_reports(
+    log: LiveLog, ids: Mapping[Address, int], answers: Mapping[Address, FetchResponse | NothingHeard]
+) -> Iterable[VoterReport]:
+    """One report for the leader, and one for every other controller, by its address, where the leader does
+    not let this client know who the voters are. `ids`: as far as something names them."""
+    yield from voter_reports(log, [VoterEnd(log.leader_id, log.end_offset)], {log.leader_id: log.address}, {})
+    for address, answer in answers.items():
+        if isinstance(answer, FetchResponse) and (answer.error, answer.epoch) == (RaftError.NONE, log.epoch):
+            continue  # the leader, by another name of its host
+        is_in_order, said = _said(log, answer)
+        yield VoterReport(
+            node_id=ids.get(address),
+            address=address,
+            was_read=False,
+            is_in_order=is_in_order,
+            end_offset=-1,
+            behind=None,
+            silent_since_ms=None,
+            said=said,
+            text=f"{said}; where its log ends, the leader does not say: {allow('Describe')}; its records were"
+            " not read",
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from metaquorum.pipeline.audit.findings import AuditFinding
-from metaquorum.pipeline.audit.source import TablesError, TableSource, pieces_by_cluster
+from metaquorum.pipeline.audit.gather import TablesError, TableSource, pieces_by_cluster
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, quoted, spark_schema
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def write_tables(
 def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
     """Every table of the newest version in `out`, with comments on the columns. Spark reads the files, so its
     session needs the classes of the store (hadoop-aws for s3). Raises TablesError, PathError."""
-    from metaquorum.pipeline.audit.source import TableSource
+    from metaquorum.pipeline.audit.gather import TableSource
 
     source = TableSource(out)
     return {name: _table(session, source.places(name), name, source.base(name)) for name in TABLES}
@@ -118,7 +118,7 @@ def save_tables(tables: Mapping[str, DataFrame], schema: str, *, using: str = "p
 def table_files(out: str, name: str) -> list[str]:
     """The Parquet files of a table in its newest version, as paths or addresses, for other readers such as
     DuckDB or pandas. `cluster` and `date` are in the names of their folders."""
-    from metaquorum.pipeline.audit.source import TableSource
+    from metaquorum.pipeline.audit.gather import TableSource
 
     return TableSource(out).places(name)
 

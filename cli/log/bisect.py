@@ -17,7 +17,6 @@ from metaquorum.cli.errors import (
     log_exit_code,
     print_problem,
 )
-from metaquorum.cli.log.input import complete as log_complete
 from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import (
     PATH,
@@ -25,6 +24,7 @@ from metaquorum.cli.log.input.options import (
     Checked,
     Complaints,
     clear_progress,
+    complete_checks,
     offsets_text,
     past_corruption_option,
     report_limits,
@@ -45,7 +45,7 @@ from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.text.dump import payload_json
 
 _SHOWN_CHANGES = 20
-CHECK = Checked("check", str, log_complete.checks)
+CHECK = Checked("check", str, complete_checks)
 
 
 @click.command(cls=LiveCommand, name="bisect")

@@ -41,7 +41,7 @@ from metaquorum.cli.log.shell.command import shell
 from metaquorum.cli.log.summary import summary
 from metaquorum.cli.log.time import diff, history, state
 from metaquorum.cli.log.timeline import timeline
-from metaquorum.cli.log.watch.command import watch
+from metaquorum.cli.log.watch import watch
 from metaquorum.cli.log.why import why
 from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from metaquorum.metadata.errors import RecordDecodeError

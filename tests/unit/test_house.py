@@ -53,7 +53,7 @@ EXCEPTIONS_OF_RUFF = {
     ("cli/data/consume.py", "consume", "PLR0913"),
     ("cli/data/produce.py", "produce", "PLR0913"),
     ("cli/log/bisect.py", "bisect_command", "PLR0913"),
-    ("cli/log/input/archive.py", "_unpack.packed", "SIM115"),
+    ("cli/log/input/source.py", "_unpack.packed", "SIM115"),
     ("cli/pipeline/audit.py", "load_fleet", "F401"),
     ("controller/settings/settings.py", "decide_settings", "PLR0911"),
     ("metadata/inspect/log/entities.py", "own_entity", "PLR0911"),

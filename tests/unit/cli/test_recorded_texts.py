@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.cli.admin import topics
-from metaquorum.cli.text import brokers, quorum, settings
-from metaquorum.cli.text.nodes import node_json, node_text, status_json, status_text
+from metaquorum.cli.server_commands import node_json, node_text, status_json, status_text
+from metaquorum.cli.text import quorum, settings
 from metaquorum.clients.admin.cluster import ClusterBroker
 from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.clients.quorum.broker_status import BrokerAnswer
@@ -73,7 +73,7 @@ def registrations() -> Iterator[object]:
     seen = ClusterBroker(broker_id=4, host="h", port=9, rack="r", fenced=False)
     shown: tuple[Any, ...] = (full, bare, seen, replace(seen, rack=None, fenced=True))
     for broker in shown:
-        yield from (brokers.describe_text(broker), brokers.broker_json(broker), brokers.broker_row(broker))
+        yield from (quorum.describe_text(broker), quorum.broker_json(broker), quorum.broker_row(broker))
 
 
 def statuses() -> Iterator[object]:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from metaquorum.cli.admin import voter_changes
-from metaquorum.cli.admin.voter_plan import _observer
+from metaquorum.cli.admin.voter_changes import _observer
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import VoterEndpoint

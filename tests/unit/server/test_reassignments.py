@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from metaquorum.cli.admin.plan_file import plan_json
+from metaquorum.cli.admin.partitions import plan_json
 from metaquorum.cli.main import main
 from metaquorum.clients.admin import replicas
 from metaquorum.clients.quorum.admin import AdminClient

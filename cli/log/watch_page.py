@@ -1,4 +1,6 @@
-"""The counters of `log watch`, in Prometheus's format."""
+"""The counters of `log watch`, in Prometheus's format. Apart from the watch, which loads no metrics without
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.log.watch.incidents import WatchIncident
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.observability.metrics.catalogue import Metric
 from metaquorum.observability.metrics.endpoint import CONTENT_TYPE, MetricsEndpoint, family_text
@@ -63,8 +64,8 @@ class WatchCounts:
         self._incidents: Counter[tuple[str, str]] = Counter()
         self.last_offset = -1
 
-    def take(self, incident: WatchIncident) -> None:
-        self._incidents[incident.severity, incident.kind] += 1
+    def take(self, severity: str, kind: str) -> None:
+        self._incidents[severity, kind] += 1
 
     def families(self, *, reported: int, given_up: int, waiting: int, is_reached: bool) -> Iterable[Family]:
         """All values now."""

@@ -454,6 +454,17 @@ KAFKA_QUORUM_BUGS = (
         caught_by=(f"{CLUSTER_CLIENT}::test_the_level_of_kraft_version_is_known_at_every_release",),
     ),
     Bug(
+        name="a-recorded-level-of-kraft-version-counts",
+        breaks="kraft.version is what the control records say, whatever a leader of 3.9 has recorded",
+        source="Kafka 3.9: FeatureControlManager records any feature's level",
+        file="listeners/services.py",
+        old="image.features.finalized.items() if name != KRAFT_VERSION}",
+        new="image.features.finalized.items()}",
+        caught_by=(
+            "tests/unit/kafka/test_services.py::test_a_level_of_kraft_version_that_a_leader_of_kafka_39_recorded_is_none",
+        ),
+    ),
+    Bug(
         name="name-of-no-host-is-looked-up",
         breaks="an advertised name that no host can have is an address that does not answer",
         source="RFC 1035, section 2.3.4",

@@ -35,7 +35,7 @@ from metaquorum.metadata.invariants import ERROR
 from metaquorum.metadata.text.addresses import address_text
 
 if TYPE_CHECKING:
-    from metaquorum.clients.kafka.voters import VoterReport
+    from metaquorum.clients.kafka.quorum import VoterReport
 
 _SHOWN_OF_A_RULE = 5
 

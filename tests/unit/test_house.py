@@ -70,7 +70,7 @@ EXCEPTIONS_OF_RUFF = {
     ("raft/blocking.py", "BlockingDriver._carry_out", "C901"),
     ("observability/authorizer_log.py", "_PrivateFile._open.opener", "E731"),
     ("observability/logging.py", "set_log_context", "PLW0603"),
-    ("rpc/decoding.py", "GuardedServer.wait_for_termination", "ASYNC109"),
+    ("rpc/server.py", "GuardedServer.wait_for_termination", "ASYNC109"),
     ("rpc/reach.py", "tls_problem", "PLR0911"),
     ("storage/batches/encode.py", "encode_batch", "PLR0913"),
 }

@@ -25,8 +25,7 @@ from metaquorum.cli.given import GivenPath
 from metaquorum.cli.layout import existing_cluster_id
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.quorum import losses_json
-from metaquorum.clients.quorum.broker_status import BrokerAnswer
-from metaquorum.clients.quorum.nodes import NodeAnswer
+from metaquorum.clients.quorum.nodes import BrokerAnswer, NodeAnswer
 from metaquorum.errors import ConfigError
 from metaquorum.metadata.requests.status import (
     BrokerControlState,
@@ -36,7 +35,7 @@ from metaquorum.metadata.requests.status import (
 )
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.platforms import check_nodes_run_here
-from metaquorum.rpc.messages.node import NodeReport
+from metaquorum.rpc.messages.tables import NodeReport
 from metaquorum.storage.uuids import uuid_to_text
 
 if TYPE_CHECKING:

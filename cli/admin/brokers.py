@@ -15,8 +15,8 @@ from metaquorum.cli.text.output import confirm, echo_json, echo_table, json_opti
 from metaquorum.cli.text.quorum import COLUMNS, Broker, broker_json, broker_row, describe_text
 from metaquorum.clients.admin.cluster import list_brokers, unregister_broker
 from metaquorum.clients.admin.topics import DescribedTopic, list_topics
-from metaquorum.clients.quorum.ids import bind_broker_id, list_broker_ids, unbind_broker_id
-from metaquorum.rpc.messages.broker_ids import BindingView, BrokerIdListing
+from metaquorum.clients.quorum.admin import bind_broker_id, list_broker_ids, unbind_broker_id
+from metaquorum.rpc.messages.tables import BindingView, BrokerIdListing
 from metaquorum.storage.uuids import uuid_to_text
 
 BINDING_COLUMNS = ("KEY", "BROKER", "STATE", "CURRENT", "GARBAGE")

@@ -29,7 +29,7 @@ from metaquorum.clients.admin.replicas import (
 )
 from metaquorum.clients.admin.topics import DescribedTopic, list_topics
 from metaquorum.clients.kafka.cluster import KafkaClient
-from metaquorum.clients.quorum.broker_status import mark_log_dir_offline
+from metaquorum.clients.quorum.nodes import mark_log_dir_offline
 from metaquorum.clients.search import ClientError
 from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ErrorCode

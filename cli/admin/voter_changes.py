@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from metaquorum.cli.client import ClientOptions, ClusterClient
 from metaquorum.cli.cluster import OpenCluster
 from metaquorum.cli.errors import Failure
-from metaquorum.clients.admin.voters import add_voter, describe_voters, listener_name, remove_voter
+from metaquorum.clients.admin.cluster import add_voter, describe_voters, listener_name, remove_voter
+from metaquorum.clients.quorum.admin import CHANGE_TIMEOUT_MS, add_raft_voter, remove_raft_voter
 from metaquorum.clients.quorum.nodes import describe_nodes
-from metaquorum.clients.quorum.voters import CHANGE_TIMEOUT_MS, add_raft_voter, remove_raft_voter
 from metaquorum.clients.search import Address
 from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError, ErrorCode

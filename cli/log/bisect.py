@@ -34,8 +34,7 @@ from metaquorum.cli.log.input.source import MetadataLog, open_path
 from metaquorum.cli.log.time_text import fields_text, value_text
 from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from metaquorum.metadata.inspect.answers import bisection_json
-from metaquorum.metadata.inspect.checks.bisect import bisect
-from metaquorum.metadata.inspect.checks.bisection import BINARY, Bisection
+from metaquorum.metadata.inspect.checks.bisect import BINARY, Bisection, bisect
 from metaquorum.metadata.inspect.checks.checks import HEALTH, STEP_RULES, Check, named_check, predicate_check
 from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
 from metaquorum.metadata.inspect.checks.predicate_names import HELPERS, IMAGE_RULES

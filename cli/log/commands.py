@@ -47,9 +47,8 @@ from metaquorum.cli.text.output import json_line, json_option, secrets_option, s
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.features import is_newer
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, behind_the_log
-from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.inspect.entities.targets import suggestion
+from metaquorum.metadata.inspect.log.coverage import Coverage, ShownAs, before_the_log, behind_the_log
 from metaquorum.metadata.inspect.log.points import END
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord

@@ -48,12 +48,10 @@ from metaquorum.cli.text.output import (
 from metaquorum.metadata.inspect.answers import change_json, span_json
 from metaquorum.metadata.inspect.entities.diff import diff_logs, diff_points
 from metaquorum.metadata.inspect.entities.history import history as rows_of
-from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.entities.targets import EntityTarget
+from metaquorum.metadata.inspect.entities.targets import EntityTarget, suggestion
 from metaquorum.metadata.inspect.entities.views import NO_QUORUM, Wanted, entities_below, resolved
-from metaquorum.metadata.inspect.log.coverage import behind_the_log
+from metaquorum.metadata.inspect.log.coverage import Limits, behind_the_log
 from metaquorum.metadata.inspect.log.log import require_one_cluster
-from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point
 from metaquorum.metadata.inspect.walk import states
 from metaquorum.metadata.inspect.walk.states import FoundState, quorum_state_at, state_at

@@ -45,7 +45,7 @@ from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
-from metaquorum.metadata.inspect.timeline.growing import GrowingStory
+from metaquorum.metadata.inspect.timeline.story import GrowingStory
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.backoff import BackoffPolicy
 from metaquorum.network.tls import new_client_context

@@ -1,4 +1,4 @@
-"""`metaquorum pipeline audit` and `report`: what in a fleet's tables deserves attention, as text or as a page.
+"""`metaquorum pipeline audit` and `report`: what in the tables deserves attention, as text or as a page.
 
 Exit codes of `audit`: 0 nothing at or above `--fail-on`, 11 something is.
 """

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from metaquorum.cli.given import GivenPath, refuse_no_path, refuse_what_no_one_means
-from metaquorum.pipeline.stores.address import PathError, address, local_path
 
 
 class FilePath(GivenPath):
@@ -18,6 +17,8 @@ class FilePath(GivenPath):
         super().__init__(**checks)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from metaquorum.pipeline.stores.address import PathError, local_path  # it loads the pipeline
+
         refuse_no_path(self, str(value), param, ctx)
         try:
             path = local_path(str(value))
@@ -33,6 +34,8 @@ class Place(click.ParamType):  # type: ignore[type-arg]
     name = "place"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from metaquorum.pipeline.stores.address import PathError, address
+
         refuse_no_path(self, str(value), param, ctx)
         try:
             return address(str(value))

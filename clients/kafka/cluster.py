@@ -39,8 +39,7 @@ from metaquorum.clients.kafka.connection import (
     WrongProtocol,
     connect,
 )
-from metaquorum.clients.kafka.login import log_in
-from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.kafka.login import ClientSecurity, log_in
 from metaquorum.clients.search import Address, Attempts, ClientError, NodeChoice, parse_bootstrap
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import CONTROLLERS

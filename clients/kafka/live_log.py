@@ -31,7 +31,7 @@ from metaquorum.clients.kafka.connection import (
     connect,
 )
 from metaquorum.clients.kafka.grpc_way import GrpcWay
-from metaquorum.clients.kafka.login import log_in
+from metaquorum.clients.kafka.login import ClientSecurity, log_in
 from metaquorum.clients.kafka.observer import (
     AskNode,
     CopyProgress,
@@ -46,20 +46,17 @@ from metaquorum.clients.kafka.observer import (
 )
 from metaquorum.clients.kafka.quorum import (
     OFFERED,
-    answer_of,
-    describe_quorum,
-    quorum_at,
-)
-from metaquorum.clients.kafka.raft_messages import api_of, request_body
-from metaquorum.clients.kafka.security import ClientSecurity
-from metaquorum.clients.kafka.voters import (
     VoterEnd,
     VoterReport,
+    answer_of,
+    describe_quorum,
     given_reports,
     look,
+    quorum_at,
     voter_ends,
     voter_reports,
 )
+from metaquorum.clients.kafka.raft_messages import api_of, request_body
 from metaquorum.clients.search import Address, ClientError
 from metaquorum.clock import SystemClock
 from metaquorum.metadata.image import MetadataImage
@@ -70,7 +67,7 @@ from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto.admin_pb2_grpc import AdminStub
 from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest
 from metaquorum.rpc.channels import open_channel
-from metaquorum.rpc.messages import admin as admin_codec
+from metaquorum.rpc.messages import tables as admin_codec
 from metaquorum.rpc.messages.errors import leader_from_pb
 from metaquorum.rpc.reach import UNREADABLE, lasts
 from metaquorum.rpc.transport import PeerAddress

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from metaquorum.metadata.inspect.summary.limits import gap_ms
+from metaquorum.metadata.inspect.timeline.time_events import gap_ms
 from metaquorum.metadata.records.batch_cause import BatchCause
 
 DAY_MS = 86_400_000

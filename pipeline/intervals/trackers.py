@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
-from metaquorum.metadata.inspect.changes.change_steps import BrokerStep
-from metaquorum.metadata.inspect.changes.leaderships import was_unclean
+from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, was_unclean
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row, Silence

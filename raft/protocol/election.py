@@ -183,7 +183,7 @@ def on_vote_response(state: RaftState, flight: InFlight, response: VoteResponse,
     granted = granted and not memory.refuse_vote(state, flight.to, _asked(flight), response)
     if granted:
         role.granted.add(flight.to)
-    elif flight.to not in role.granted:
+    else:
         role.rejected.add(flight.to)
     settle_election(state, now_ms=now_ms)
 

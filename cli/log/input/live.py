@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from metaquorum.cli.cluster import ClusterOptions
     from metaquorum.clients.kafka.live_log import FollowingCopy, LiveSource
     from metaquorum.clients.kafka.observer import LiveLog
-    from metaquorum.clients.kafka.voters import VoterReport
+    from metaquorum.clients.kafka.quorum import VoterReport
 
 T = TypeVar("T")
 

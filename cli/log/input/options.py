@@ -17,11 +17,14 @@ from metaquorum.cli.text.output import json_line
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.checks import known_checks
-from metaquorum.metadata.inspect.entities.suggest import continuations, suggestion
-from metaquorum.metadata.inspect.entities.targets import fields_of_target, parse_target
-from metaquorum.metadata.inspect.log.coverage import Coverage, offsets_text
+from metaquorum.metadata.inspect.entities.targets import (
+    continuations,
+    fields_of_target,
+    parse_target,
+    suggestion,
+)
+from metaquorum.metadata.inspect.log.coverage import Coverage, ShownAs, offsets_text
 from metaquorum.metadata.inspect.log.log import open_log
-from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import Point, parse_point, parse_time_ms
 from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete
 from metaquorum.metadata.inspect.timeline.event_groups import count

@@ -20,8 +20,7 @@ from metaquorum.metadata.inspect.causes.losses import unexplained
 from metaquorum.metadata.inspect.causes.rule import SPLIT_MS
 from metaquorum.metadata.inspect.causes.split_fences import late_rule
 from metaquorum.metadata.inspect.causes.table import MAY_BE_FENCE, loss_cause
-from metaquorum.metadata.inspect.changes.change_steps import BrokerStep
-from metaquorum.metadata.inspect.changes.leaderships import was_unclean
+from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, was_unclean
 from metaquorum.pipeline.intervals.moments import DAY_MS, Memory, Moment, Row, days, tuples
 from metaquorum.pipeline.intervals.tables.incidents import CauseFeed
 from metaquorum.pipeline.intervals.touched import ManyChanges, among, tally

@@ -26,7 +26,7 @@ from metaquorum.metadata.image.chunk import (
 )
 from metaquorum.metadata.image.columns import NO_RARE_FIELDS, RareFields
 from metaquorum.metadata.image.directories import DirectoryTable
-from metaquorum.metadata.inspect.changes.leaderships import was_unclean
+from metaquorum.metadata.inspect.changes.change_steps import was_unclean
 from metaquorum.pipeline.intervals.moments import Moment, Row, ms_of
 from metaquorum.pipeline.intervals.touched import ManyChanges
 from metaquorum.storage.batches.places import Places

@@ -9,8 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
-from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.log.voters import changes_text, voter_set_texts
+from metaquorum.metadata.inspect.log.quorum import QuorumView, changes_text, voter_set_texts
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import (
     KRaftVersionRecord,

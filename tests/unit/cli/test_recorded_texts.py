@@ -18,8 +18,7 @@ from metaquorum.cli.server_commands import node_json, node_text, status_json, st
 from metaquorum.cli.text import quorum, settings
 from metaquorum.clients.admin.cluster import ClusterBroker
 from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
-from metaquorum.clients.quorum.broker_status import BrokerAnswer
-from metaquorum.clients.quorum.nodes import NodeAnswer
+from metaquorum.clients.quorum.nodes import BrokerAnswer, NodeAnswer
 from metaquorum.metadata.features import FeatureDescription
 from metaquorum.metadata.image.types import Acl, BrokerRegistration, FeatureRange, NodeEndpoint
 from metaquorum.metadata.records.control import VoterEndpoint
@@ -27,7 +26,7 @@ from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaS
 from metaquorum.metadata.requests.status import BrokerState, BrokerStatus, ProcessState
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, Synonym
 from metaquorum.metadata.settings.scram import Mechanism, UserCredentials
-from metaquorum.rpc.messages.node import NodeReport
+from metaquorum.rpc.messages.tables import NodeReport
 from tests.unit.observability.test_node_codec import BROKER, LOOP, STATUS
 
 RECORDED = Path(__file__).with_name("texts.txt")

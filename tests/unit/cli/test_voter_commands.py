@@ -29,7 +29,7 @@ from metaquorum.proto import voters_pb2 as pb
 from metaquorum.proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from metaquorum.proto.voters_pb2_grpc import VotersServicer, add_VotersServicer_to_server
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.messages import admin as codec
+from metaquorum.rpc.messages import tables as codec
 from metaquorum.rpc.messages.errors import error_to_pb
 from metaquorum.storage.uuids import uuid_to_text
 

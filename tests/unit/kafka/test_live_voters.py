@@ -10,7 +10,7 @@ import pytest
 
 from metaquorum.clients.kafka.message_forms import METADATA_TOPIC_ID
 from metaquorum.clients.kafka.observer import LiveLog, NothingHeard
-from metaquorum.clients.kafka.voters import VoterEnd, voter_ends, voter_reports
+from metaquorum.clients.kafka.quorum import VoterEnd, voter_ends, voter_reports
 from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.wire import messages as wire
 from tests.conftest import REPOSITORY

@@ -3,18 +3,163 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
 
 from metaquorum.metadata.inspect.causes.elections import CHANGED_LEADER
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, INFO, SEVERITIES, WARNING
 from metaquorum.metadata.inspect.causes.table import is_orderly, word_of
+from metaquorum.metadata.inspect.log.coverage import offsets_text
+from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.summary.sections import Row, Section
-from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, Place
+from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding
+from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
-from metaquorum.metadata.inspect.timeline.span import PERHAPS
+from metaquorum.metadata.inspect.timeline.spans import PERHAPS
 from metaquorum.metadata.text.cause_text import brief_text
+from metaquorum.storage.log.epochs import EpochTable
+
+# The structure of a summary: sections with a heading that sums up, and the most important rows.
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a section: when and where, about what, and how severe. `span_ms`: how long it lasted."""
+
+    offset: int
+    time_ms: int
+    entity: str
+    text: str
+    severity: str = INFO
+    span_ms: int | None = None
+
+
+class Section(msgspec.Struct, kw_only=True):
+    """A heading that sums up, and its rows, the worst first. `figures` are the totals as numbers."""
+
+    name: str
+    text: str
+    rows: list[Row] = msgspec.field(default_factory=list)
+    figures: dict[str, int] = msgspec.field(default_factory=dict)
+
+    @property
+    def severity(self) -> str:
+        return max((row.severity for row in self.rows), key=SEVERITIES.index, default=INFO)
+
+
+# Spans without a leader or under min ISR, and brokers' fenced times, summed up from events.
+
+Place = tuple[int, int]
+"""(offset, Unix ms)."""
+
+KEPT = 10_000
+"""How many spans are kept, the longest ones; sums include all."""
+
+
+class PartitionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """A span that some partitions share, beginning at `begun`; `ended` None means until the
+    end of what was read."""
+
+    begun: Place
+    ended: Place | None
+    first: str
+    partitions: int
+    span_ms: int
+    bound: str = ""
+    """Precedes `span_ms` in texts (see `timeline.span`)."""
+
+
+class OpenSpans:
+    """Opens and closes spans by partition path; collects the closed ones."""
+
+    def __init__(self) -> None:
+        self.closed: list[PartitionSpan] = []
+        self.touched: set[str] = set()
+        self.total_ms = 0
+        self.open: dict[str, tuple[Place, str]] = {}
+
+    def begin(self, paths: tuple[str, ...], moment: Place, bound: str = "") -> None:
+        for path in paths:
+            self.open.setdefault(path, (moment, bound))
+
+    def end(
+        self, paths: tuple[str, ...], moment: Place, since: Place, bound: str = "", *, ended: bool = True
+    ) -> None:
+        """Closes the open spans of `paths`; `since` is where the requested range begins."""
+        together: dict[tuple[Place, str], list[str]] = {}
+        for path in paths:
+            opened = self.open.pop(path, None)
+            if opened is not None:
+                together.setdefault(opened, []).append(path)
+        for (begun, own), closed in together.items():
+            span_ms = max(0, moment[1] - max(begun[1], since[1]))
+            if moment[0] <= since[0]:
+                continue  # over before the requested range began
+            self.total_ms += span_ms * len(closed)
+            self.touched.update(closed)
+            self.closed.append(
+                PartitionSpan(
+                    begun=begun,
+                    ended=moment if ended else None,
+                    first=closed[0],
+                    partitions=len(closed),
+                    span_ms=span_ms,
+                    bound="" if begun[0] <= since[0] else bound or own,  # what is before does not count
+                )
+            )
+        if len(self.closed) > 2 * KEPT:
+            self.closed = self.worst(KEPT)
+
+    def end_below(self, path: str, moment: Place, since: Place) -> None:
+        """The same for everything below a path, when a topic is deleted."""
+        if self.open:
+            below = tuple(one for one in self.open if one.startswith(path + "/"))
+            self.end(below, moment, since)
+
+    def worst(self, number: int) -> list[PartitionSpan]:
+        """The longest ones; if equal, those with the most partitions."""
+        return sorted(self.closed, key=lambda one: (-one.span_ms, -one.partitions, one.begun))[:number]
+
+
+@dataclass(slots=True)
+class BrokerSum:
+    """A broker's fences in the requested range. `open` is where the current one began; `bounds` are the words
+    before their durations."""
+
+    fences: int = 0
+    total_ms: int = 0
+    rules: Counter[str] = field(default_factory=Counter)
+    longest_ms: int = -1
+    longest: Place = (0, 0)
+    longest_rule: str | None = None
+    open: Place | None = None
+    open_rule: str | None = None
+    bounds: set[str] = field(default_factory=set)
+    _open_bound: str = ""
+
+    def fence(self, moment: Place, rule: str, bound: str = "", *, counts: bool) -> None:
+        if counts:
+            self.fences += 1
+            self.rules[rule] += 1
+        if self.open is None:
+            self.open, self.open_rule, self._open_bound = moment, rule, bound
+        if self.longest_ms < 0:
+            self.longest = moment
+
+    def close(self, moment: Place, since: Place, bound: str = "") -> None:
+        """Ends the fence: the broker was unfenced or unregistered, or the records end."""
+        begun, self.open = self.open, None
+        if begun is None or moment[0] <= since[0]:
+            return
+        self.bounds.add(bound or self._open_bound)
+        span_ms = max(0, moment[1] - max(begun[1], since[1]))
+        self.total_ms += span_ms
+        if span_ms > self.longest_ms:
+            self.longest_ms, self.longest, self.longest_rule = span_ms, begun, self.open_rule
+
 
 _CHANGES = {
     "topic created": ("topic", "created"),
@@ -467,3 +612,56 @@ def _reaches(event: TimelineEvent, start: Point | None) -> bool:
     if start.offset is not None:
         return event.offset >= start.offset
     return start.time_ms is None or event.time_ms >= start.time_ms
+
+
+# The summary's section about committed records that are lost, according to the nodes' own notes.
+
+NAME = "committed records lost"
+
+
+def lost_section(
+    log: MetadataLog, report: NodesReport | None, end_offset: int, time_ms: Callable[[int], int]
+) -> Section | None:
+    """What some node of `report` (None: the node of this log) knew to be committed and is lost. `time_ms`
+    returns the time at an offset."""
+    lost = list(_of_one(log, end_offset) if report is None else _of_nodes(report))
+    if not lost:
+        return None
+    rows = [
+        Row(offset=offset, time_ms=time_ms(offset), entity="quorum", text=text, severity=CRITICAL)
+        for offset, text in lost
+    ]
+    text = f"{len(rows)}: `metaquorum log check` compares the nodes, `metaquorum log salvage` ranks them"
+    return Section(name=NAME, text=text, rows=rows, figures={"count": len(rows)})
+
+
+def _of_one(log: MetadataLog, end_offset: int) -> Iterator[tuple[int, str]]:
+    if not log.is_checkpoint:
+        for loss in find_losses([holding(log, end_offset, EpochTable())]):
+            yield end_offset, _own(loss)
+
+
+def _of_nodes(report: NodesReport) -> Iterator[tuple[int, str]]:
+    listed = set()
+    for node in report.nodes:
+        gone = node.departure
+        if gone is not None and gone.committed:
+            listed.add(node.path)
+            knew = f"{node.name} knew {offsets_text(gone.offset, gone.committed)} to be committed"
+            yield gone.offset, f"{knew}, {gone.other} has other records there"
+    names = {node.path: node.name for node in report.nodes}
+    for loss in report.losses:
+        if loss.path in listed:
+            continue
+        if loss.missing == (loss.path,):
+            end_offset = next(node.end_offset for node in report.nodes if node.path == loss.path)
+            yield end_offset, _own(loss, names[loss.path])
+        else:
+            missing = ", ".join(names[path] for path in loss.missing)
+            knew = f"{names[loss.path]} knew all below offset {loss.offset} to be committed"
+            yield loss.offset - 1, f"{knew}, not all of it is in {missing}"
+
+
+def _own(loss: LostCommitted, name: str = "its own node") -> str:
+    knew = f"{name} knew all below offset {loss.offset} to be committed"
+    return f"{knew}, its log ends before or has other records"

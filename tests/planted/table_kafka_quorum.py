@@ -445,6 +445,18 @@ KAFKA_QUORUM_BUGS = (
         caught_by=("tests/raft/test_scripts.py::test_script[voters_kafkas_leader_removed]",),
     ),
     Bug(
+        name="an-observer-takes-the-epoch-of-a-vote-that-it-refuses",
+        breaks="a voter of Kafka's that missed its removal takes no removed voter of ours from its leader",
+        source="KIP-996: a voter before 4.0 has no pre-vote",
+        file="raft/protocol/election.py",
+        old="if not granted and not state.may_stand:",
+        new="if not granted and state.is_observer and state.may_stand:",
+        caught_by=(
+            "tests/raft/test_scripts.py::test_script[voters_observer_keeps_its_epoch]",
+            "sim 9024..9025",
+        ),
+    ),
+    Bug(
         name="controllers-of-39-are-at-no-level",
         breaks="a quorum of 3.9 whose voters have directories is at kraft.version 1",
         source="Kafka 3.9: SimpleApiVersionManager",

@@ -12,6 +12,7 @@ A broker's `data/` holds the metadata log only, so that any directory of partiti
 
 from __future__ import annotations
 
+import os
 import random
 import shlex
 import shutil
@@ -144,7 +145,7 @@ def open_layout(directory: Path) -> Layout:
             "newer release"
         )
 
-    layout = Layout(directory=directory.resolve(), manifest=manifest)
+    layout = Layout(directory=Path(os.path.realpath(directory)), manifest=manifest)
     if not all(node.quorum_port for node in layout.controllers):
         raise Failure(
             f"{path} is of an earlier build, whose controllers had no port for Kafka's protocol: give "
@@ -177,7 +178,9 @@ def create(
     first; the other ports are drawn then. `extra`: more configuration lines by role. `dynamic_voters`: the
     controllers are the first voter set, in the log, which can change; otherwise the voters are configured.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if directory.exists() and not directory.is_dir():
+        raise Failure(f"{directory} is not a directory; give a new or empty --directory")
+    if directory.exists() and any(directory.iterdir()):
         raise Failure(f"{directory} is not empty and has no local cluster; give a new or empty --directory")
     rng = random.SystemRandom()
     chosen = cluster_id or uuid_to_text(random_uuid(rng))
@@ -186,7 +189,7 @@ def create(
         raise Failure(problem)
     nodes = _new_nodes(_roles(controllers, brokers, combined), ports, rng)
     layout = Layout(
-        directory=directory.resolve(),
+        directory=Path(os.path.realpath(directory)),
         manifest=ClusterManifest(
             version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes, dynamic_voters=dynamic_voters
         ),
@@ -206,7 +209,7 @@ def adopt(
     """A cluster of nodes with dynamic voters that are formatted in a directory already. `settings`: of each
     node, by its name."""
     layout = Layout(
-        directory=directory.resolve(),
+        directory=Path(os.path.realpath(directory)),
         manifest=ClusterManifest(
             version=MANIFEST_VERSION, cluster_id=cluster_id, nodes=tuple(nodes), dynamic_voters=True
         ),

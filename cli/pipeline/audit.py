@@ -1,10 +1,11 @@
-"""`metaquorum pipeline audit`: prints what in a fleet's tables deserves attention.
+"""`metaquorum pipeline audit` and `report`: what in the tables deserves attention, as text or as a page.
 
-Exit codes: 0 nothing at or above `--fail-on`, 11 something is.
+Exit codes of `audit`: 0 nothing at or above `--fail-on`, 11 something is.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,7 @@ def replace_file(out: Path, text: str) -> None:
     if out.exists() and not out.is_file():  # a pipe, or a device
         out.write_text(text, encoding="utf-8")
         return
-    target = out.resolve()
+    target = Path(os.path.realpath(out))
     staged = target.with_name(f"{target.name}{STAGED_SUFFIX}")
     try:
         staged.write_text(text, encoding="utf-8")

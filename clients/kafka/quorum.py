@@ -26,14 +26,23 @@ OFFERED = {"Fetch": (12, 18), "FetchSnapshot": (0, 1)}
 record (KIP-595)."""
 
 _VOTERS, _SERVERS = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
-_NOT_NAMED = (
-    "it is a broker, and does not name its controllers: give the address of a controller (in"
-    " controller.quorum.voters or controller.quorum.bootstrap.servers of its configuration)"
+_GIVE_A_CONTROLLER = (
+    "give the address of a controller (in controller.quorum.voters or controller.quorum.bootstrap.servers of"
+    " its configuration)"
 )
-_NO_RIGHT = (
-    "it does not let this client read the metadata log: allow its principal ClusterAction on the cluster"
-    " (kafka-acls --add --allow-principal User:NAME --operation ClusterAction --cluster)"
-)
+_NOT_NAMED = f"it is a broker, and does not name its controllers: {_GIVE_A_CONTROLLER}"
+
+
+def allow(*operations: str) -> str:
+    """How to give a client rights on the cluster."""
+    options = " ".join(f"--operation {each}" for each in operations)
+    return (
+        f"allow its principal {' and '.join(operations)} on the cluster (kafka-acls --add --allow-principal"
+        f" User:NAME {options} --cluster)"
+    )
+
+
+_NO_RIGHT = f"it does not let this client read the metadata log: {allow('ClusterAction')}"
 Offers = Callable[[str, int], bool]
 """Whether the node has an API in a version."""
 
@@ -60,15 +69,30 @@ def quorum_at(address: Address, offers: Offers) -> Generator[Any, Any, QuorumNod
     if offers("DescribeQuorum", 2):
         quorum = yield describe_quorum()
         controllers = {each.node_id: (at.host, at.port) for each in quorum.nodes for at in each.listeners[:1]}
-        if quorum.error_code:
+        if quorum.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            hint = _keeps_from("Describe")
+        elif quorum.error_code:
             hint = f"{_NOT_NAMED} (DescribeQuorum: {ErrorCode.of(quorum.error_code).name})"
     if not controllers and offers("DescribeConfigs", 1):
         brokers = {(each.host, each.port): each.broker_id for each in _brokers(cluster)}
         own = brokers.get(address, next(iter(brokers.values())) if len(brokers) == 1 else None)
         if own is not None:
-            controllers = _configured((yield _describe_configs(own)))
+            configs = yield _describe_configs(own)
+            controllers = _configured(configs)
+            is_refused = any(
+                each.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED for each in configs.results
+            )
+            if is_refused and hint == _NOT_NAMED:
+                hint = _keeps_from("DescribeConfigs")
     return QuorumNodes(
         controllers=controllers, is_controller=False, cluster_id=cluster.cluster_id or None, hint=hint
+    )
+
+
+def _keeps_from(operation: str) -> str:
+    return (
+        "it is a broker, and does not let this client know its controllers:"
+        f" {allow(operation, 'ClusterAction')}, or {_GIVE_A_CONTROLLER}"
     )
 
 
@@ -136,12 +160,13 @@ class VoterEnd(msgspec.Struct, frozen=True):
 
 
 class VoterReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One voter. `was_read`: it is the leader, whose log was read. `is_in_order`: it answers, and names the
-    same leader. `behind` is in offsets; None if the leader does not know. `silent_since_ms`: of a voter that
-    does not answer, when the leader last heard from it, as Unix ms; None for others, and if it never did.
-    `said` is the part of `text` about what it answered."""
+    """One voter. `node_id` is None for a given address, if the leader does not let this client know who the
+    voters are. `was_read`: it is the leader, whose log was read. `is_in_order`: it answers, and names the
+    same leader. `end_offset` is -1 and `behind`, in offsets, None if the leader does not know, or say, where
+    its log ends. `silent_since_ms`: of a voter that does not answer, when the leader last heard from it, as
+    Unix ms; None for others, and if it never did. `said` is the part of `text` about what it answered."""
 
-    node_id: int
+    node_id: int | None
     address: Address | None
     was_read: bool
     is_in_order: bool
@@ -154,13 +179,16 @@ class VoterReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         where = "" if self.address is None else f" at {address_text(*self.address)}"
-        return f"controller {self.node_id}{where} {self.text}"
+        name = "the controller" if self.node_id is None else f"controller {self.node_id}"
+        return f"{name}{where} {self.text}"
 
 
 def voter_ends(body: wire.DescribeQuorumResponse) -> Sequence[VoterEnd] | NothingHeard:
     """The voters in an answer to DescribeQuorum."""
     partition: Any = next((each for topic in body.topics for each in topic.partitions), None)
     code = body.error_code or (0 if partition is None else partition.error_code)
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return NothingHeard(text=f"it refuses DescribeQuorum: {allow('Describe')}", is_refusal=True)
     if code or partition is None:
         name = ErrorCode.of(code).name if code else "it names no partition"
         return NothingHeard(text=f"it refuses DescribeQuorum: {name}", is_silent=False)
@@ -215,6 +243,30 @@ def voter_reports(
             silent_since_ms=end.last_fetch_ms if isinstance(answers.get(end.node_id), NothingHeard) else None,
             said=said,
             text=text,
+        )
+
+
+def given_reports(
+    log: LiveLog, ids: Mapping[Address, int], answers: Mapping[Address, FetchResponse | NothingHeard]
+) -> Iterable[VoterReport]:
+    """One report for the leader, and one for every other controller, by its address, where the leader does
+    not let this client know who the voters are. `ids`: as far as something names them."""
+    yield from voter_reports(log, [VoterEnd(log.leader_id, log.end_offset)], {log.leader_id: log.address}, {})
+    for address, answer in answers.items():
+        if isinstance(answer, FetchResponse) and (answer.error, answer.epoch) == (RaftError.NONE, log.epoch):
+            continue  # the leader, by another name of its host
+        is_in_order, said = _said(log, answer)
+        yield VoterReport(
+            node_id=ids.get(address),
+            address=address,
+            was_read=False,
+            is_in_order=is_in_order,
+            end_offset=-1,
+            behind=None,
+            silent_since_ms=None,
+            said=said,
+            text=f"{said}; where its log ends, the leader does not say: {allow('Describe')}; its records were"
+            " not read",
         )
 
 

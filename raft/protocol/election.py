@@ -406,7 +406,9 @@ def _check_leader_claim(
         return RaftError.FENCED_LEADER_EPOCH
     if leader_id == state.node_id:
         return RaftError.INVALID_REQUEST if leader_id in state.voters else RaftError.INCONSISTENT_VOTER_SET
-    if not transitions.can_follow(state, leader_id, request.leader_endpoints):
+    is_known = (epoch, leader_id) == (state.epoch, state.known_leader_id)
+    # A removed leader of Apache Kafka's resigns without saying where it listens.
+    if not is_known and not transitions.can_follow(state, leader_id, request.leader_endpoints):
         return RaftError.INCONSISTENT_VOTER_SET
     if epoch == state.epoch and state.known_leader_id not in (None, leader_id):
         state.warn_once(

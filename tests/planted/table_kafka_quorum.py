@@ -436,6 +436,15 @@ KAFKA_QUORUM_BUGS = (
         caught_by=(CHANGING,),
     ),
     Bug(
+        name="a-removed-leaders-end-needs-its-address",
+        breaks="a follower knows the leader that resigns, although its log no longer names it",
+        source="Kafka 3.9: RaftUtil.singletonEndQuorumEpochRequest names no endpoints",
+        file="raft/protocol/election.py",
+        old="if not is_known and not transitions.can_follow",
+        new="if not transitions.can_follow",
+        caught_by=("tests/raft/test_scripts.py::test_script[voters_kafkas_leader_removed]",),
+    ),
+    Bug(
         name="controllers-of-39-are-at-no-level",
         breaks="a quorum of 3.9 whose voters have directories is at kraft.version 1",
         source="Kafka 3.9: SimpleApiVersionManager",

@@ -133,6 +133,14 @@ def test_up_refuses_a_directory_with_foreign_files(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == {str(tmp_path / "thesis.tex"): b"mine"}
 
 
+@pytest.mark.parametrize("below", ["", "below"])
+def test_up_refuses_a_link_to_itself(tmp_path: Path, below: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    result = run("local", "up", "-d", tmp_path / "loop" / below)
+    assert result.exit_code == 1
+    assert "too many levels of symbolic links" in result.stderr and result.stderr.count("\n") == 1
+
+
 def test_up_refuses_a_node_directory_of_another_cluster(layout: Layout) -> None:
     properties = layout.data(layout.brokers[1]) / "meta.properties"
     properties.write_bytes(

@@ -246,6 +246,26 @@ async def test_the_level_of_kraft_version_is_known_at_every_release(
         assert (await describe_quorum(client)).kraft_version == level
 
 
+@pytest.mark.parametrize("knows_it", [True, False])
+@pytest.mark.parametrize("asks_brokers", [True, False])
+async def test_a_node_of_the_other_kind_is_named_as_such(asks_brokers: bool, knows_it: bool) -> None:
+    """It refuses the request, or does not know it. One of the right kind is not called wrong for that."""
+    found, wanted = ("controller", "broker") if asks_brokers else ("broker", "controller")
+    for is_controller in (True, False):
+        node: dict[str, Any] = {"FetchSnapshot": None} if is_controller else {}
+        if knows_it:
+            node["UnregisterBroker"] = refusing(ErrorCode.MISMATCHED_ENDPOINT_TYPE)
+        async with running(FakeNode(node)) as at, KafkaClient(at, asks_brokers=asks_brokers) as client:
+            if is_controller == asks_brokers:
+                with pytest.raises(ApiError, match=f"{at} is a {found}: give .* of a {wanted} here$"):
+                    await client.ask(UNREGISTER)
+            elif knows_it:
+                assert (await client.ask(UNREGISTER)).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            else:
+                with pytest.raises(ApiError, match="does not offer UnregisterBroker"):
+                    await client.ask(UNREGISTER)
+
+
 async def test_a_node_that_says_wait_is_asked_again_and_no_other() -> None:
     nodes = [
         FakeNode({"UnregisterBroker": refusing(code, ErrorCode.NONE)})

@@ -319,7 +319,8 @@ def test_files_beside_a_segment_stay_while_they_are_right() -> None:
     assert decode_aborted(entry, 0, end_offset=6) == [(7, 1, 5, 5)]
     for wrong, base, end in ((entry + entry[:1], 0, 6), (entry, 6, 9), (entry, 0, 5), (entry * 2, 0, 6)):
         assert decode_aborted(wrong, base, end_offset=end) is None
-    assert decode_aborted(ABORTED_ENTRY.pack(1, 7, 1, 5, 5), 0, end_offset=6) is None
+    for version in (-1, 1):
+        assert decode_aborted(ABORTED_ENTRY.pack(version, 7, 1, 5, 5), 0, end_offset=6) is None
 
 
 def test_a_checkpoint_is_void_after_a_new_beginning_and_a_cut() -> None:

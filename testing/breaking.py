@@ -13,7 +13,6 @@ from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.testing.chaos import ChaosThread
 from metaquorum.testing.contents import ClusterContents
-from metaquorum.testing.disk_faults import DiskFaultOrder, DiskKind, begin_disk_fault
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.healing import (
     NO_EFFECT,
@@ -25,7 +24,7 @@ from metaquorum.testing.healing import (
     no_end,
 )
 from metaquorum.testing.interception import ClientFault, Interceptor, Replacement
-from metaquorum.testing.memory_disk import DiskCopy, MemoryDisk
+from metaquorum.testing.memory_disk import DiskCopy, DiskFaultOrder, DiskKind, MemoryDisk, begin_disk_fault
 from metaquorum.testing.network import Delay, Pair
 from metaquorum.testing.node import ClusterNode
 from metaquorum.testing.request_faults import How, RequestFault, Which, check_api, describe

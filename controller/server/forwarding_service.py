@@ -37,9 +37,9 @@ from metaquorum.metadata.requests.common import (
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.proto.forwarding_pb2_grpc import ForwardingServicer
-from metaquorum.rpc.callers import address_of
 from metaquorum.rpc.messages.errors import Hints, error_to_pb
 from metaquorum.rpc.requests import CALLER, WaitingRequests
+from metaquorum.rpc.rights import address_of
 from metaquorum.rpc.stream_transport import StreamTransport
 from metaquorum.wire import codec
 from metaquorum.wire.codec import RequestHeader

@@ -30,7 +30,7 @@ from metaquorum.metadata.requests.common import CONTROLLERS
 from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.raft.core import RaftCore
-from metaquorum.rpc.message_limits import USUAL_MAX_BYTES
+from metaquorum.rpc.server import USUAL_MAX_BYTES
 from metaquorum.rpc.transport import RaftService
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.codec import Request

@@ -96,7 +96,7 @@ CAUSE_BUGS = (
         name="certificates-are-not-in-the-log",
         breaks="the log names the principal of the certificate",
         source=_ADR,
-        file="rpc/callers.py",
+        file="rpc/rights.py",
         old="principal=self.principal(context) or ANONYMOUS",
         new="principal=ANONYMOUS",
         caught_by=(DOORS,),

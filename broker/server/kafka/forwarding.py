@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from metaquorum.broker.server.calls import Calls
-from metaquorum.clients.kafka.controllers import ForwardsRequests
+from metaquorum.clients.kafka.grpc_way import ForwardsRequests
 from metaquorum.clients.search import ClientError
 from metaquorum.listeners.answers import AnswerFrame, opened
 from metaquorum.listeners.forwarded.api import timeout_ms

@@ -29,7 +29,7 @@ from metaquorum.broker.server.kafka.transactions.verification import (
     TransactionOffsets,
     TransactionVerifier,
 )
-from metaquorum.clients.kafka.controllers import ForwardsRequests
+from metaquorum.clients.kafka.grpc_way import ForwardsRequests
 from metaquorum.clock import Clock
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer

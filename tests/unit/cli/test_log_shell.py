@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.log.shell import command
-from metaquorum.cli.log.shell.command import COMMANDS
+from metaquorum.cli.log.shell.commands import COMMANDS
 from metaquorum.cli.log.shell.session import KEPT_STEPS, ShellError, ShellSession
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.entities.diff import changes_between

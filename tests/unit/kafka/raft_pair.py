@@ -25,8 +25,8 @@ from metaquorum.node.scheduler import StepEnd
 from metaquorum.proto.forwarding_pb2_grpc import add_ForwardingServicer_to_server
 from metaquorum.raft.events import RaftRequestArrived
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.messages.errors import Hints
+from metaquorum.rpc.server import GuardedServer
 from metaquorum.rpc.transport import EventSink, PeerAddress, RaftService
 from tests.conformance.exchanges import Sink
 

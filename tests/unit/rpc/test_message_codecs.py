@@ -30,12 +30,8 @@ from metaquorum.proto import broker_pb2 as broker
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import partitions_pb2 as partitions
 from metaquorum.proto import voters_pb2 as voters
-from metaquorum.rpc.messages.admin import ADD_VOTER
-from metaquorum.rpc.messages.broker_ids import ALLOCATED
-from metaquorum.rpc.messages.brokers import HEARTBEAT, REGISTER
-from metaquorum.rpc.messages.codec import MessageCodec
-from metaquorum.rpc.messages.partitions import ALTER, ASSIGN
-from metaquorum.rpc.messages.shapes import FieldRule
+from metaquorum.rpc.messages.codec import FieldRule, MessageCodec
+from metaquorum.rpc.messages.tables import ADD_VOTER, ALLOCATED, ALTER, ASSIGN, HEARTBEAT, REGISTER
 from metaquorum.rpc.requests import request_name
 from metaquorum.wire.table import API_BY_NAME
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from metaquorum.broker.server.kafka.cluster import Viewpoint, endpoint_of
-from metaquorum.clients.kafka.controllers import ForwardsRequests, ask_controllers
+from metaquorum.clients.kafka.grpc_way import ForwardsRequests, ask_controllers
 from metaquorum.clients.search import ClientError
 from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.listeners.services import Client

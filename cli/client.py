@@ -17,8 +17,7 @@ from metaquorum.cli.errors import Failure
 from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.clients.quorum.admin import AdminClient, BlockingClient
-from metaquorum.clients.quorum.broker_status import BrokerAnswer, describe_broker_nodes
-from metaquorum.clients.quorum.nodes import NodeAnswer, describe_nodes
+from metaquorum.clients.quorum.nodes import BrokerAnswer, NodeAnswer, describe_broker_nodes, describe_nodes
 from metaquorum.clients.search import Address, ClientError, parse_bootstrap
 from metaquorum.config.security import TlsFiles
 from metaquorum.lines import one_line

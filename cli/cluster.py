@@ -28,8 +28,8 @@ from metaquorum.cli.errors import Failure
 from metaquorum.cli.given import GivenPath
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.clients.kafka.cluster import CLIENT_ID, KafkaClient
-from metaquorum.clients.kafka.controllers import ControllersClient
-from metaquorum.clients.kafka.security import ClientSecurity, load_client_security
+from metaquorum.clients.kafka.grpc_way import ControllersClient
+from metaquorum.clients.kafka.login import ClientSecurity, load_client_security
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.search import ClientError, parse_bootstrap
 from metaquorum.config.keys import KAFKA_PROTOCOL

@@ -24,7 +24,7 @@ from metaquorum.metadata.inspect.nodes.nodes import home_of
 from metaquorum.platforms import opens_windows
 
 if TYPE_CHECKING:
-    from metaquorum.clients.kafka.voters import VoterReport
+    from metaquorum.clients.kafka.quorum import VoterReport
     from metaquorum.console.server import Console, LogPage
 
 _VOTERS_TIMEOUT_S = 3.0

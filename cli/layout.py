@@ -12,6 +12,7 @@ A broker's `data/` holds the metadata log only, so that any directory of partiti
 
 from __future__ import annotations
 
+import os
 import random
 import shlex
 import shutil
@@ -23,8 +24,11 @@ import msgspec
 
 from metaquorum.cli.errors import Failure
 from metaquorum.node.local_nodes import HOST, LocalNode, endpoints_of, free_ports, local_settings
-from metaquorum.storage.disk.posix import make_private_directory, private_file
-from metaquorum.storage.files.meta_properties import cluster_id_problem
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.disk.posix import PosixDisk, make_private_directory, private_file
+from metaquorum.storage.errors import CorruptFileError, FileMissingError
+from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
+from metaquorum.storage.files.meta_properties import MetaProperties, cluster_id_problem, load_meta_properties
 from metaquorum.storage.uuids import random_uuid, uuid_from_text, uuid_to_text
 
 if TYPE_CHECKING:
@@ -140,9 +144,8 @@ def open_layout(directory: Path) -> Layout:
             f"{path} has version {manifest.version}, and this release supports {MANIFEST_VERSION}; use a "
             "newer release"
         )
-    from metaquorum.cli.formatted import existing_cluster_id
 
-    layout = Layout(directory=directory.resolve(), manifest=manifest)
+    layout = Layout(directory=Path(os.path.realpath(directory)), manifest=manifest)
     if not all(node.quorum_port for node in layout.controllers):
         raise Failure(
             f"{path} is of an earlier build, whose controllers had no port for Kafka's protocol: give "
@@ -175,7 +178,9 @@ def create(
     first; the other ports are drawn then. `extra`: more configuration lines by role. `dynamic_voters`: the
     controllers are the first voter set, in the log, which can change; otherwise the voters are configured.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if directory.exists() and not directory.is_dir():
+        raise Failure(f"{directory} is not a directory; give a new or empty --directory")
+    if directory.exists() and any(directory.iterdir()):
         raise Failure(f"{directory} is not empty and has no local cluster; give a new or empty --directory")
     rng = random.SystemRandom()
     chosen = cluster_id or uuid_to_text(random_uuid(rng))
@@ -184,7 +189,7 @@ def create(
         raise Failure(problem)
     nodes = _new_nodes(_roles(controllers, brokers, combined), ports, rng)
     layout = Layout(
-        directory=directory.resolve(),
+        directory=Path(os.path.realpath(directory)),
         manifest=ClusterManifest(
             version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes, dynamic_voters=dynamic_voters
         ),
@@ -204,7 +209,7 @@ def adopt(
     """A cluster of nodes with dynamic voters that are formatted in a directory already. `settings`: of each
     node, by its name."""
     layout = Layout(
-        directory=directory.resolve(),
+        directory=Path(os.path.realpath(directory)),
         manifest=ClusterManifest(
             version=MANIFEST_VERSION, cluster_id=cluster_id, nodes=tuple(nodes), dynamic_voters=True
         ),
@@ -321,3 +326,26 @@ def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, jo
 
 def _lines(settings: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def existing_cluster_id(directory: Path) -> str | None:
+    """The cluster id of a directory, None if it has no identity. Raises CorruptFileError."""
+    try:
+        if not (directory / META_PROPERTIES).exists():
+            return None
+        return load_meta_properties(PosixDisk(), str(directory)).cluster_id
+    except FileMissingError:
+        return None
+
+
+def identity_of(directory: str) -> tuple[str, MetaProperties | None, str | None]:
+    """(directory, identity or None, problem or None). A bad directory raises nothing."""
+    disk = PosixDisk()
+    if not disk.is_directory(directory):
+        return directory, None, "is a file" if disk.exists(directory) else "does not exist"
+    try:
+        return directory, load_meta_properties(disk, directory), None
+    except CorruptFileError as error:
+        if not disk.exists(join(directory, META_PROPERTIES)):
+            return directory, None, "is not formatted"
+        return directory, None, error.reason

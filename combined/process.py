@@ -30,7 +30,7 @@ from metaquorum.node.replica import OpenReplica, add_directory_ids, check_metada
 from metaquorum.observability.metrics.service import BoundMetrics, bind_metrics
 from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.decoding import GuardedServer
+from metaquorum.rpc.server import GuardedServer
 
 
 def run(config_path: str) -> int:

@@ -124,7 +124,7 @@ def _compiled(key: str, pattern: str) -> re.Pattern[str] | None:
 
 
 def _allowed(text: str) -> tuple[Path, ...]:
-    return tuple(Path(each.strip()).resolve() for each in text.split(",") if each.strip())
+    return tuple(Path(os.path.realpath(each.strip())) for each in text.split(",") if each.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class _Directories:
 def _checked(path: str, allowed: tuple[Path, ...]) -> Path:
     if not path:
         raise ConfigError("the reference names no path: write ${provider:/path:key}")
-    file = Path(path).resolve()
+    file = Path(os.path.realpath(path))
     if allowed and not any(file.is_relative_to(each) for each in allowed):
         raise ConfigError(f"{file} is not in allowed.paths of its provider: add it there")
     return file

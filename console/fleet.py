@@ -14,8 +14,7 @@ from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.causes.table import is_orderly
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
 from metaquorum.pipeline.audit.findings import AuditFinding, AuditLimits, findings
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TablesError, TableSource
+from metaquorum.pipeline.audit.gather import TablesError, TableSource, gather
 from metaquorum.pipeline.tables import BROKER_OUT, LEADER_CHANGED, TABLES
 
 Row = dict[str, Any]

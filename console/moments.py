@@ -16,9 +16,8 @@ from metaquorum.console.kept_states import SMALL_BYTES, KeptStates
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image.packed import loaded_bytes
 from metaquorum.metadata.inspect.log.clock import LogClock, clock_of
-from metaquorum.metadata.inspect.log.coverage import known_from
+from metaquorum.metadata.inspect.log.coverage import ShownAs, behind_batch, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.log.places import ShownAs, behind_batch
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point
 from metaquorum.metadata.inspect.walk.mentions import Mentions
 from metaquorum.metadata.inspect.walk.states import (

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from metaquorum.metadata.errors import InspectError
+from metaquorum.metadata.inspect.log.coverage import batch_at
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.log.places import batch_at
 from metaquorum.metadata.records.batch_cause import cause_in
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS

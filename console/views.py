@@ -36,25 +36,23 @@ from metaquorum.metadata.inspect.answers import (
     span_json,
 )
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
-from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.checks.bisect import bisect
 from metaquorum.metadata.inspect.checks.checks import predicate_check
 from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
 from metaquorum.metadata.inspect.entities.diff import EntityChange, diff_points
 from metaquorum.metadata.inspect.entities.history import Span, history
-from metaquorum.metadata.inspect.entities.suggest import continuations, suggestion
-from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
+from metaquorum.metadata.inspect.entities.targets import EntityTarget, continuations, parse_target, suggestion
 from metaquorum.metadata.inspect.entities.views import Wanted, entities_below, entities_of, resolved
 from metaquorum.metadata.inspect.log.clock import clock_of
-from metaquorum.metadata.inspect.log.coverage import known_from
+from metaquorum.metadata.inspect.log.coverage import Limits, known_from
 from metaquorum.metadata.inspect.log.entities import EntityNamer, entity_problem, is_below
 from metaquorum.metadata.inspect.log.log import Item, MetadataLog, damage_line
-from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.walk.states import FoundState
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.text.dump import payload_json
+from metaquorum.metadata.text.tree import acl_text
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.uuids import uuid_to_text
 

@@ -12,23 +12,27 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from metaquorum.config.keys import KAFKA_PROTOCOL, PROTOCOL_KEY
 from metaquorum.config.load import check_closed, load_config, open_to_certificates
 from metaquorum.config.node import UNKNOWN_NODE_ID, NodeConfig
 from metaquorum.errors import ConfigError, StartError
 from metaquorum.lines import one_line
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.settings.keys import BROKER
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.refused_callers import RefusedCallers
+from metaquorum.network.tls import NodeTls
 from metaquorum.node.driver import Driver, Ending
-from metaquorum.node.found_protocol import found_protocol
 from metaquorum.observability.authorizer_log import set_up_authorizer_log
 from metaquorum.observability.logging import set_up_logging
 from metaquorum.platforms import c_call, handle_signal, run_loop
 from metaquorum.raft.events import ShutdownRequested
+from metaquorum.rpc.reach import spoken_at
 from metaquorum.rpc.silent_refusals import take_native_lines, watch_plain_callers
 from metaquorum.storage.errors import StorageError
 
@@ -197,3 +201,39 @@ def keep_freed_buffers() -> bool:
     if not all(taken):
         _log.debug("mallopt took %s of %s", sum(taken), len(taken))
     return all(taken)
+
+
+# Finds out what the controllers speak, once at the start of a broker whose file does not say it (ADR 24).
+
+WAIT_S = 10.0
+"""How long controllers that start together with the broker may take to answer."""
+ASK_AGAIN_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+def found_protocol(config: NodeConfig, wait_s: float = WAIT_S) -> str:
+    """What the first controller that answers speaks; Kafka's protocol if none answers in time. Blocks. Raises
+    ConfigError for files of TLS that cannot be read."""
+    tls = NodeTls(config).controllers
+    addresses = [(voter.host, voter.port) for voter in config.voters] or list(config.bootstrap_servers)
+    until_s = time.monotonic() + wait_s
+    while True:
+        for host, port in addresses:
+            protocol = spoken_at(host, port, tls)
+            if protocol is not None:
+                name = "Kafka's protocol" if protocol == KAFKA_PROTOCOL else "gRPC"
+                where = address_text(host, port)
+                _log.info("controllers speak %s: %s answers so, and %s is not set", name, where, PROTOCOL_KEY)
+                return protocol
+        if time.monotonic() >= until_s:
+            break
+        time.sleep(ASK_AGAIN_S)
+    named = ", ".join(address_text(*address) for address in addresses)
+    _log.warning(
+        "no controller answers at %s yet: this broker asks them by Kafka's protocol; set %s=grpc if they"
+        " speak gRPC",
+        named,
+        PROTOCOL_KEY,
+    )
+    return KAFKA_PROTOCOL

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from metaquorum.pipeline.audit.findings import AuditFinding
-from metaquorum.pipeline.audit.source import TablesError, TableSource, pieces_by_cluster
+from metaquorum.pipeline.audit.gather import TablesError, TableSource, pieces_by_cluster
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, quoted, spark_schema
 
 if TYPE_CHECKING:
@@ -82,8 +82,6 @@ def write_tables(
 def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
     """Every table of the newest version in `out`, with comments on the columns. Spark reads the files, so its
     session needs the classes of the store (hadoop-aws for s3). Raises TablesError, PathError."""
-    from metaquorum.pipeline.audit.source import TableSource
-
     source = TableSource(out)
     return {name: _table(session, source.places(name), name, source.base(name)) for name in TABLES}
 
@@ -118,15 +116,12 @@ def save_tables(tables: Mapping[str, DataFrame], schema: str, *, using: str = "p
 def table_files(out: str, name: str) -> list[str]:
     """The Parquet files of a table in its newest version, as paths or addresses, for other readers such as
     DuckDB or pandas. `cluster` and `date` are in the names of their folders."""
-    from metaquorum.pipeline.audit.source import TableSource
-
     return TableSource(out).places(name)
 
 
 def audit_tables(tables: Mapping[str, DataFrame], **limits: int) -> DataFrame:
     """The findings of `metaquorum pipeline audit` about tables, worst first. `limits`: fields of
     `pipeline.audit.findings.AuditLimits`."""
-    from metaquorum.pipeline.api import FINDING_SCHEMA, FrameSource, finding_row
     from metaquorum.pipeline.audit.findings import AuditLimits, findings
     from metaquorum.pipeline.audit.gather import gather
 
@@ -139,7 +134,6 @@ def render_report(
 ) -> str:
     """The page of `metaquorum pipeline report` about tables, as HTML. With the HTML of a `previous` page, it
     shows what changed since then."""
-    from metaquorum.pipeline.api import FrameSource
     from metaquorum.pipeline.audit.findings import AuditLimits, findings
     from metaquorum.pipeline.audit.gather import gather
     from metaquorum.pipeline.report.page import page

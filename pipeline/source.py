@@ -54,9 +54,8 @@ from metaquorum.pipeline.logs.follow import (
     log_ends,
     pieces_between,
 )
-from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.pieces import Piece, Selection, type_named
 from metaquorum.pipeline.logs.places import Identities, LogPlace, NoLogsError, find_logs
-from metaquorum.pipeline.logs.selection import Selection, type_named
 from metaquorum.pipeline.logs.survey import SPLIT_BYTES
 from metaquorum.pipeline.stores.address import PathError, address
 from metaquorum.pipeline.stores.disk import StoreDisk
@@ -209,7 +208,7 @@ class PiecePartition(InputPartition):
 
     def require(self) -> None:
         """Raises SourceError if this executor cannot read what the driver found."""
-        from metaquorum.pipeline.logs.executors import require_path, unseen, where
+        from metaquorum.pipeline.logs.places import require_path, unseen, where
 
         path = self.piece.path if self.piece is not None else self.location.path if self.location else None
         try:
@@ -253,7 +252,7 @@ class MetadataLogSource(DataSource):
         from pyspark.sql.pandas.types import from_arrow_schema
         from pyspark.sql.types import StructField, StructType
 
-        from metaquorum.pipeline.arrow.schemas import arrow_schema_of
+        from metaquorum.pipeline.arrow import arrow_schema_of
 
         kind = Options(self.options).type
         meanings = {
@@ -380,7 +379,7 @@ class MetadataLogReader(DataSourceReader):
         return [PiecePartition(piece) for piece in pieces] or [PiecePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from metaquorum.pipeline.arrow.schemas import damage_batches, record_batches
+        from metaquorum.pipeline.arrow import damage_batches, record_batches
 
         if not isinstance(partition, PiecePartition):
             raise TypeError(f"a partition of another source: {partition!r}")
@@ -514,7 +513,7 @@ class MetadataLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from metaquorum.pipeline.arrow.schemas import record_batches
+        from metaquorum.pipeline.arrow import record_batches
         from metaquorum.pipeline.logs.pieces import DamagedError
 
         if not isinstance(partition, PiecePartition) or partition.piece is None:

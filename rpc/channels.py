@@ -15,8 +15,7 @@ from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.limits import ConnectionLimits
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.platforms import may_bind_again
-from metaquorum.rpc.decoding import GuardedServer
-from metaquorum.rpc.message_limits import MAX_MESSAGE_BYTES
+from metaquorum.rpc.server import MAX_MESSAGE_BYTES, GuardedServer
 
 Route = Callable[[str, int], tuple[str, int]]
 """Where a node connects to reach a host and port."""

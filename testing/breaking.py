@@ -13,7 +13,6 @@ from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.testing.chaos import ChaosThread
 from metaquorum.testing.contents import ClusterContents
-from metaquorum.testing.disk_faults import DiskFaultOrder, DiskKind, begin_disk_fault
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.healing import (
     NO_EFFECT,
@@ -25,7 +24,7 @@ from metaquorum.testing.healing import (
     no_end,
 )
 from metaquorum.testing.interception import ClientFault, Interceptor, Replacement
-from metaquorum.testing.memory_disk import DiskCopy, MemoryDisk
+from metaquorum.testing.memory_disk import DiskCopy, DiskFaultOrder, DiskKind, MemoryDisk, begin_disk_fault
 from metaquorum.testing.network import Delay, Pair
 from metaquorum.testing.node import ClusterNode
 from metaquorum.testing.request_faults import How, RequestFault, Which, check_api, describe
@@ -117,7 +116,7 @@ class BreakableCluster(ClusterContents):
         registration = None if image is None else image.brokers.get(node.node_id)
         return registration is not None and 0 < len(registration.directories) < len(node.config.log_dirs)
 
-    def _kill(self, node: ClusterNode, text: str = "", *, power_lost: bool = False) -> ActiveFault:
+    def _kill(self, node: ClusterNode, text: str = "", *, power_lost: bool) -> ActiveFault:
         """Also one that is down already."""
         return self._down(node, text or f"{node.name} was killed", node.kill(power_lost=power_lost))
 

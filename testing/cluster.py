@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from metaquorum import testing
-from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.broker.server.kafka.groups import partition_of
 from metaquorum.clients.admin.access import alter_quotas
 from metaquorum.clients.admin.cluster import elect_leaders
 from metaquorum.clients.admin.groups import CONSUMER, describe_group
@@ -176,7 +176,7 @@ class Cluster(BreakableCluster):
         text = f"{topic}-{partition}: what is acknowledged now will be lost"
 
         def elect() -> None:
-            faults = [self._kill(self._nodes[each]) for each in ahead]
+            faults = [self._kill(self._nodes[each], power_lost=False) for each in ahead]
             try:
                 self.clock.advance(seconds=FENCED_S)
                 down.heal()

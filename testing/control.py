@@ -32,10 +32,10 @@ import msgspec
 from metaquorum.lines import one_line
 from metaquorum.node.local_nodes import HOST
 from metaquorum.testing.breaking import NodeCopy
+from metaquorum.testing.clock import TimeControl
 from metaquorum.testing.cluster import Cluster
 from metaquorum.testing.errors import ClusterError, ClusterTimeoutError
 from metaquorum.testing.healing import ActiveFault, ActiveRequestFault
-from metaquorum.testing.time_control import TimeControl
 
 FORM = "application/x-www-form-urlencoded"
 BODY_MAX_BYTES = 1 << 20

@@ -14,18 +14,24 @@ from msgspec.structs import replace
 
 from metaquorum.storage.disk.interface import Mutex, join, name_of, parent_of
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
-from metaquorum.testing.faults import FaultProfile, Injection, PowerLossError
-from metaquorum.testing.faulty_file import FaultyBackgroundSync, FaultyFile, FaultyFileSystem, FaultyLock
-from metaquorum.testing.inode import (
+from metaquorum.testing.faulty_file import (
     NO_CLOCK_MS,
+    DirectoryMoves,
+    FaultProfile,
+    FaultyBackgroundSync,
+    FaultyFile,
+    FaultyFileSystem,
+    FaultyLock,
+    Injection,
     Inode,
+    Names,
     NameStep,
+    PowerLossError,
     _depth_first,
     is_below,
     moved_path,
     normal_path,
 )
-from metaquorum.testing.names import DirectoryMoves, Names
 
 
 class FaultyDisk:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from metaquorum.listeners.services import EndConnection
-from metaquorum.testing.disk_faults import DiskFaultOrder
+from metaquorum.testing.memory_disk import DiskFaultOrder
 from metaquorum.testing.network import Delay, Pair
 
 CALL, ANSWER, FAILED, END = range(4)

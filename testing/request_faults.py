@@ -6,6 +6,8 @@ itself puts it: at the partition, with the rest of the request carried out, or f
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -16,9 +18,54 @@ from msgspec.structs import replace
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.testing.errors import ClusterError
-from metaquorum.testing.release import Release
 from metaquorum.wire.codec import Request
 from metaquorum.wire.table import API_BY_NAME, response_type
+
+# The end of a fault, for which requests on the cluster's loop wait.
+
+
+class Release:
+    """Not set until its fault heals."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_set = False
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """On any thread: what waits goes on."""
+        with self._lock:
+            self._is_set = True
+            waiting = tuple(self._waiting)
+        for ahead in waiting:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and what waited with it
+                ahead.get_loop().call_soon_threadsafe(_settle, ahead)
+
+    async def wait(self, at_most_s: float | None = None) -> None:
+        """Returns once it is set, or after this time of the loop. Needs no task."""
+        loop = asyncio.get_running_loop()
+        ahead: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            if self._is_set:
+                return
+            self._waiting.add(ahead)
+        timer = None if at_most_s is None else loop.call_later(at_most_s, _settle, ahead)
+        try:
+            await ahead
+        finally:
+            with self._lock:
+                self._waiting.discard(ahead)
+            if timer is not None:
+                timer.cancel()
+
+
+def _settle(ahead: asyncio.Future[None]) -> None:
+    if not ahead.done():
+        ahead.set_result(None)
+
 
 AFTER_THE_WORK = frozenset({"REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"})
 """Codes that a broker gives for a produce that it has stored."""

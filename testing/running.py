@@ -36,19 +36,23 @@ from metaquorum.testing import failures
 from metaquorum.testing.access import USER, ClientAccess
 from metaquorum.testing.calls import CheckedCalls, check_keywords, check_value
 from metaquorum.testing.chaos import Chaos
-from metaquorum.testing.clock import ClusterClock
+from metaquorum.testing.clock import ClusterClock, TimeControl
 from metaquorum.testing.errors import FORKED, ClusterError, ClusterTimeoutError
-from metaquorum.testing.forks import let_go
 from metaquorum.testing.forming import FormedNode, form, ports_of, shape_of
-from metaquorum.testing.happenings import LINES_MAX, Happening, lines_of, of_metadata
 from metaquorum.testing.healing import NO_EFFECT, ActiveFault, ClusterEvent, Effect, FaultsInForce
-from metaquorum.testing.interception import OWN_CLIENT, Interception
-from metaquorum.testing.loop import ClusterLoop, LoopThread
+from metaquorum.testing.interception import (
+    LINES_MAX,
+    OWN_CLIENT,
+    Happening,
+    Interception,
+    lines_of,
+    of_metadata,
+)
+from metaquorum.testing.loop import ClusterLoop, LoopThread, let_go
 from metaquorum.testing.memory_disk import MemoryDisk, copy_files
 from metaquorum.testing.network import ClusterNetwork, Network
 from metaquorum.testing.node import ClusterNode, TestNode
 from metaquorum.testing.releases import versions_of
-from metaquorum.testing.time_control import TimeControl
 from metaquorum.wire.errors import EncodeError
 
 T = TypeVar("T")

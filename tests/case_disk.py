@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaquorum.storage.disk.interface import join, name_of, parent_of
 from metaquorum.testing.faulty_disk import FaultyDisk
-from metaquorum.testing.inode import normal_path
+from metaquorum.testing.faulty_file import normal_path
 
 
 class CaseIgnoringDisk(FaultyDisk):

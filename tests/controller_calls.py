@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.requests import partitions as api
 from metaquorum.proto.partitions_pb2_grpc import PartitionsStub
-from metaquorum.rpc.messages import partitions as codec
+from metaquorum.rpc.messages import tables as codec
 
 
 async def alter_partition(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metaquorum.clients.admin import topics as kafka
-from metaquorum.clients.kafka.controllers import ControllersClient
+from metaquorum.clients.kafka.grpc_way import ControllersClient
 from metaquorum.clients.kafka.live_log import LiveSource, LogSpool, copy_log
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.listeners.forwarded.table import FORWARDED

@@ -27,7 +27,6 @@ FIXED = {
     "int16": "h",
     "uint16": "H",
     "int32": "i",
-    "uint32": "I",
     "int64": "q",
     "float64": "d",
     "uuid": "16s",

@@ -12,7 +12,6 @@ ZERO: dict[str, Any] = {
     "int16": 0,
     "uint16": 0,
     "int32": 0,
-    "uint32": 0,
     "int64": 0,
     "float64": 0.0,
     "string": "",
@@ -27,7 +26,6 @@ INT_RANGES: dict[str, tuple[int, int]] = {
     "int16": (-(2**15), 2**15 - 1),
     "uint16": (0, 2**16 - 1),
     "int32": (-(2**31), 2**31 - 1),
-    "uint32": (0, 2**32 - 1),
     "int64": (-(2**63), 2**63 - 1),
 }
 """Lowest and highest value of every integer type."""
@@ -38,7 +36,6 @@ WIDTHS = {
     "int16": 2,
     "uint16": 2,
     "int32": 4,
-    "uint32": 4,
     "int64": 8,
     "float64": 8,
     "uuid": 16,

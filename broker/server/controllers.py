@@ -29,11 +29,11 @@ from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
 from metaquorum.proto.partitions_pb2_grpc import PartitionsStub
-from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import END_OF_STREAM, Route, direct, open_channel
-from metaquorum.rpc.messages import brokers, partitions
+from metaquorum.rpc.messages import tables
 from metaquorum.rpc.messages.codec import MessageCodec
 from metaquorum.rpc.reach import UNREADABLE, Reasons, failure_text
+from metaquorum.rpc.rights import Authorizers
 from metaquorum.rpc.transport import Addresses, PeerAddress
 
 FAILURES = (
@@ -48,23 +48,23 @@ FAILURES = (
 _UNARY: dict[type, tuple[Callable[[Any], Any], MessageCodec[Any, Any], MessageCodec[Any, Any]]] = {
     RegisterBrokerRequest: (
         lambda channel: BrokerLifecycleStub(channel).Register,
-        brokers.REGISTER,
-        brokers.REGISTERED,
+        tables.REGISTER,
+        tables.REGISTERED,
     ),
     AlterPartitionRequest: (
         lambda channel: PartitionsStub(channel).AlterPartition,
-        partitions.ALTER,
-        partitions.ALTERED,
+        tables.ALTER,
+        tables.ALTERED,
     ),
     AssignReplicasToDirsRequest: (
         lambda channel: PartitionsStub(channel).AssignReplicasToDirs,
-        partitions.ASSIGN,
-        partitions.ASSIGNED,
+        tables.ASSIGN,
+        tables.ASSIGNED,
     ),
     AllocateProducerIdsRequest: (
         lambda channel: BrokerLifecycleStub(channel).AllocateProducerIds,
-        brokers.ALLOCATE_PRODUCER_IDS,
-        brokers.ALLOCATED_PRODUCER_IDS,
+        tables.ALLOCATE_PRODUCER_IDS,
+        tables.ALLOCATED_PRODUCER_IDS,
     ),
 }
 """The method of each request, and how it and its answer are encoded. Heartbeats have a stream."""
@@ -184,10 +184,10 @@ class GrpcControllerCalls(ControllerCalls):
     async def _ask(self, connection: _Connection, effect: SendToController) -> ChannelResponse | ApiError:
         timeout_s = effect.timeout_ms / 1000
         if isinstance(effect.request, BrokerHeartbeatRequest):
-            request = brokers.HEARTBEAT.to_pb(effect.request)
+            request = tables.HEARTBEAT.to_pb(effect.request)
             async with asyncio.timeout(timeout_s):
                 answer = await self._beat(connection, effect.target, request)
-            return brokers.HEARTBEAT_ANSWER.answer_from_pb(answer)
+            return tables.HEARTBEAT_ANSWER.answer_from_pb(answer)
         method, codec, answer_codec = _UNARY[type(effect.request)]
         registers = isinstance(effect.request, RegisterBrokerRequest)
         metadata = self._authorizers.metadata if registers else None

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.quorum.ids import allocate_broker_id
+from metaquorum.clients.quorum.admin import AdminClient, allocate_broker_id
 from metaquorum.clients.search import ClientError
 from metaquorum.config.node import UNKNOWN_NODE_ID, NodeConfig, process_rng
 from metaquorum.errors import StartError

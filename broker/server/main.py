@@ -31,8 +31,7 @@ from metaquorum.broker.server.kafka_controllers import (
     way_to_controllers,
 )
 from metaquorum.broker.server.metrics import BrokerFigures
-from metaquorum.clients.kafka.controllers import ForwardsRequests
-from metaquorum.clients.kafka.grpc_way import GrpcWay
+from metaquorum.clients.kafka.grpc_way import ForwardsRequests, GrpcWay
 from metaquorum.clients.kafka.raft_client import ControllersWay, KafkaRaftClient, KafkaWay
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.config.node import NodeConfig
@@ -60,12 +59,11 @@ from metaquorum.observability.metrics.service import BoundMetrics, bind_metrics
 from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.proto import broker_pb2 as broker_pb
 from metaquorum.proto.broker_pb2_grpc import BrokerSelfServicer, add_BrokerSelfServicer_to_server
-from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
-from metaquorum.rpc.messages.brokers import BROKER_STATUS, MARK_LOG_DIR_OFFLINE, MARKED_LOG_DIR
-from metaquorum.rpc.rights import grpc_rights
+from metaquorum.rpc.messages.tables import BROKER_STATUS, MARK_LOG_DIR_OFFLINE, MARKED_LOG_DIR
+from metaquorum.rpc.rights import Authorizers, grpc_rights
+from metaquorum.rpc.server import GuardedServer
 from metaquorum.storage.disk.file_pool import OpenFiles
 from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.meta_properties import MetaProperties

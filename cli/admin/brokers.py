@@ -11,12 +11,12 @@ import msgspec
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options, controllers_option
 from metaquorum.cli.errors import Failure, print_problem
-from metaquorum.cli.text.brokers import COLUMNS, Broker, broker_json, broker_row, describe_text
 from metaquorum.cli.text.output import confirm, echo_json, echo_table, json_option, table_options
+from metaquorum.cli.text.quorum import COLUMNS, Broker, broker_json, broker_row, describe_text
 from metaquorum.clients.admin.cluster import list_brokers, unregister_broker
 from metaquorum.clients.admin.topics import DescribedTopic, list_topics
-from metaquorum.clients.quorum.ids import bind_broker_id, list_broker_ids, unbind_broker_id
-from metaquorum.rpc.messages.broker_ids import BindingView, BrokerIdListing
+from metaquorum.clients.quorum.admin import bind_broker_id, list_broker_ids, unbind_broker_id
+from metaquorum.rpc.messages.tables import BindingView, BrokerIdListing
 from metaquorum.storage.uuids import uuid_to_text
 
 BINDING_COLUMNS = ("KEY", "BROKER", "STATE", "CURRENT", "GARBAGE")

@@ -12,8 +12,16 @@ from typing import Any, TypeVar
 import click
 from msgspec import structs
 
-from metaquorum.cli.admin.voter_changes import ByGrpc, ByKafka, ChangesVoters, Ordered, VoterChanger
-from metaquorum.cli.admin.voter_plan import VoterWish, plan_json, plan_lines
+from metaquorum.cli.admin.voter_changes import (
+    ByGrpc,
+    ByKafka,
+    ChangesVoters,
+    Ordered,
+    VoterChanger,
+    VoterWish,
+    plan_json,
+    plan_lines,
+)
 from metaquorum.cli.client import ClientOptions, TlsOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options, controllers_option
 from metaquorum.cli.errors import print_problem

@@ -27,8 +27,8 @@ from metaquorum.cli.format_options import (
     first_voters,
     read_node_config,
 )
-from metaquorum.cli.formatted import identity_of
 from metaquorum.cli.given import GivenPath
+from metaquorum.cli.layout import identity_of
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, LEVEL_DIRECTORIES, METADATA_VERSION
 from metaquorum.metadata.records.control import Voter

@@ -28,7 +28,7 @@ from metaquorum.clients.admin.transactions import (
     find_hanging,
     list_transactions,
 )
-from metaquorum.clients.quorum.ids import allocate_producer_ids
+from metaquorum.clients.quorum.admin import allocate_producer_ids
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
 
 _MAX_TIMEOUT_MIN = 15

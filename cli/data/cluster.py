@@ -23,8 +23,9 @@ from metaquorum.clients.kafka.connection import (
     WrongProtocol,
     connect,
 )
-from metaquorum.clients.kafka.login import OAUTHBEARER, log_in
+from metaquorum.clients.kafka.login import log_in
 from metaquorum.clients.search import ClientError, parse_bootstrap
+from metaquorum.config.security import OAUTHBEARER
 from metaquorum.lines import one_line
 from metaquorum.metadata.settings.topic_names import name_problem
 from metaquorum.metadata.text.addresses import address_text

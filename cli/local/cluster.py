@@ -15,14 +15,13 @@ import click
 import msgspec
 import psutil
 
-from metaquorum.cli.admin.voter_changes import ByGrpc, Ordered, VoterChanger
-from metaquorum.cli.admin.voter_plan import VoterWish
+from metaquorum.cli.admin.voter_changes import ByGrpc, Ordered, VoterChanger, VoterWish
 from metaquorum.cli.client import ClientOptions, ClusterClient, TlsOptions
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import Layout
 from metaquorum.cli.local.forks import ForkError, ForkServer, NewProcesses, StartedProcess, node_starter
-from metaquorum.cli.local.recorded import ProcessRecord, recorded_process
+from metaquorum.cli.local.guardian import ProcessRecord, recorded_process
 from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.common import DescribeQuorumResponse

@@ -103,7 +103,7 @@ def up(
     if owned is not None:
         if watch or cluster_id is not None:
             raise click.UsageError(f"{owned} has neither --watch nor --cluster-id")
-        from metaquorum.cli.local.served import serve_cluster
+        from metaquorum.cli.local.fault import serve_cluster
 
         voters = None if combined else controllers or 3
         members = combined or (3 if brokers is None else brokers)

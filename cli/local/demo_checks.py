@@ -21,11 +21,11 @@ import msgspec
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import Layout
-from metaquorum.cli.log import state as log_state
+from metaquorum.cli.log import time as log_state
 from metaquorum.cli.log import timeline as log_timeline
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.source import ReadBatch
-from metaquorum.cli.log.state import Point
+from metaquorum.cli.log.time import Point
 from metaquorum.clients.admin.topics import DescribedTopic
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import BrokerRegistration

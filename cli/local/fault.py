@@ -1,9 +1,10 @@
-"""`metaquorum fault`: calls the methods of a test cluster that `local up` runs at its control port."""
+"""The control port of a test cluster: `local up` serves it until Ctrl-C, and `metaquorum fault` calls it."""
 
 from __future__ import annotations
 
 import http.client
 import shlex
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -15,8 +16,11 @@ import msgspec
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.given import GivenPath
+from metaquorum.cli.interrupts import terminated_in_order
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST
 from metaquorum.cli.text.output import echo_json
+from metaquorum.platforms import process_runs
+from metaquorum.storage.disk.posix import make_private_directory, private_file
 
 CONTROL_FILE = "control.json"
 NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -100,3 +104,38 @@ def _asked(directory: Path, port: ControlPort, path: str, given: dict[str, str] 
             f"the cluster of {directory / CONTROL_FILE} does not answer ({error}); start it again with"
             f" metaquorum local up --in-memory, or --processes, and --directory {shlex.quote(str(directory))}"
         ) from error
+
+
+def serve_cluster(
+    directory: Path, brokers: int, controllers: int | None, timeout_s: float, *, as_processes: bool
+) -> None:
+    """Runs until Ctrl-C or SIGTERM. Raises Failure."""
+    from metaquorum.testing.cluster import Cluster  # which `fault` does not need
+    from metaquorum.testing.control import Control, ControlFile, ControlServer
+    from metaquorum.testing.errors import ClusterError
+    from metaquorum.testing.running import IN_PROCESS, PROCESSES
+
+    path = directory / CONTROL_FILE
+    if (directory / MANIFEST).exists():
+        raise Failure(f"{directory} holds a cluster of `local up`; give another --directory")
+    if path.exists() and process_runs(control_file(directory).pid):
+        raise Failure(f"{path} says that a cluster runs; end it, or give another --directory")
+    try:
+        mode = PROCESSES if as_processes else IN_PROCESS
+        with terminated_in_order(), Cluster(brokers, controllers, mode=mode, timeout_s=timeout_s) as cluster:
+            server = ControlServer(Control(cluster))
+            try:
+                make_private_directory(directory)
+                content = msgspec.json.encode(ControlFile.of(server, cluster))
+                private_file(path).write_bytes(msgspec.json.format(content))
+                where = "" if str(directory) == "." else f" --directory {shlex.quote(str(directory))}"
+                how = "as processes" if as_processes else "in memory, in this process"
+                click.echo(f"up {how}: {len(cluster.nodes)} nodes; Ctrl-C ends it")
+                click.echo(f"for Kafka's clients: bootstrap.servers={cluster.bootstrap_servers}")
+                click.echo(f"faults: metaquorum fault{where}, or {server.url} with the token in {path}")
+                threading.Event().wait()
+            finally:
+                path.unlink(missing_ok=True)
+                server.close()
+    except ClusterError as error:
+        raise Failure(str(error)) from error

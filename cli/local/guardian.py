@@ -1,6 +1,6 @@
 """Ends the nodes of a test cluster when the process that owns it ends, in whatever way; removes their files.
 
-    python -m metaquorum.cli.local.guardian DIRECTORY keep|remove <PIPE
+        python -m metaquorum.cli.local.guardian DIRECTORY keep|remove <PIPE
 
 The owner alone has the other end of the pipe, which never carries anything. Nodes watch such a pipe
 themselves; those that are paused cannot.
@@ -14,6 +14,40 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    import psutil
+
+_START_TOLERANCE_S = 2.0
+
+
+class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `process.json`. `created_s`: the process's start in Unix time."""
+
+    pid: int
+    created_s: float
+
+
+def recorded_process(record_file: Path, config: Path) -> psutil.Process | None:
+    """The process in a record, if it runs, its start time matches, and its command line names this
+    configuration file."""
+    import psutil  # which a guardian of a cluster that was closed does not need
+
+    try:
+        record = msgspec.json.decode(record_file.read_bytes(), type=ProcessRecord)
+        process = psutil.Process(record.pid)
+        ours = (
+            process.status() != psutil.STATUS_ZOMBIE
+            and abs(process.create_time() - record.created_s) < _START_TOLERANCE_S
+            and str(config) in " ".join(process.cmdline())
+        )
+    except (FileNotFoundError, msgspec.MsgspecError, psutil.Error):
+        return None
+    return process if ours else None
+
 
 KEEP, REMOVE = "keep", "remove"
 PATIENCE_S = 10.0
@@ -37,9 +71,7 @@ def end_nodes(directory: Path) -> None:
     records = [*directory.glob("*/process.json")]
     if not records:
         return
-    import psutil  # which a cluster that was closed does not need
-
-    from metaquorum.cli.local.recorded import recorded_process
+    import psutil
 
     for record in records:
         process = recorded_process(record, record.with_name("node.properties"))

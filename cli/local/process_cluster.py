@@ -46,7 +46,6 @@ from metaquorum.storage.errors import StorageError
 from metaquorum.testing.breaking import NodeCopy
 from metaquorum.testing.cluster import Cluster
 from metaquorum.testing.contents import PartitionState
-from metaquorum.testing.disk_faults import DiskFaultOrder
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.forming import FormedNode, ports_of
 from metaquorum.testing.healing import ActiveFault, Effect
@@ -61,7 +60,7 @@ from metaquorum.testing.line import (
     Order,
     Welcome,
 )
-from metaquorum.testing.memory_disk import DiskCopy
+from metaquorum.testing.memory_disk import DiskCopy, DiskFaultOrder
 from metaquorum.testing.network import Delay, Pair
 from metaquorum.testing.node import ClusterNode, configured
 from metaquorum.testing.running import IN_PROCESS, Wishes

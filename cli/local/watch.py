@@ -32,7 +32,7 @@ from metaquorum.cli.local.cluster import LocalCluster
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.source import ReadBatch
 from metaquorum.cli.log.timeline import event_text
-from metaquorum.cli.text.brokers import broker_state
+from metaquorum.cli.text.quorum import broker_state
 from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration

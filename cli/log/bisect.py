@@ -17,7 +17,6 @@ from metaquorum.cli.errors import (
     log_exit_code,
     print_problem,
 )
-from metaquorum.cli.log.input import complete as log_complete
 from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import (
     PATH,
@@ -25,6 +24,7 @@ from metaquorum.cli.log.input.options import (
     Checked,
     Complaints,
     clear_progress,
+    complete_checks,
     offsets_text,
     past_corruption_option,
     report_limits,
@@ -34,8 +34,7 @@ from metaquorum.cli.log.input.source import MetadataLog, open_path
 from metaquorum.cli.log.time_text import fields_text, value_text
 from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from metaquorum.metadata.inspect.answers import bisection_json
-from metaquorum.metadata.inspect.checks.bisect import bisect
-from metaquorum.metadata.inspect.checks.bisection import BINARY, Bisection
+from metaquorum.metadata.inspect.checks.bisect import BINARY, Bisection, bisect
 from metaquorum.metadata.inspect.checks.checks import HEALTH, STEP_RULES, Check, named_check, predicate_check
 from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
 from metaquorum.metadata.inspect.checks.predicate_names import HELPERS, IMAGE_RULES
@@ -45,7 +44,7 @@ from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.text.dump import payload_json
 
 _SHOWN_CHANGES = 20
-CHECK = Checked("check", str, log_complete.checks)
+CHECK = Checked("check", str, complete_checks)
 
 
 @click.command(cls=LiveCommand, name="bisect")

@@ -25,7 +25,7 @@ from metaquorum.cli.log.input.options import (
 from metaquorum.cli.log.input.source import MetadataLog, open_paths
 from metaquorum.cli.text.output import json_line, json_option, utc_text
 from metaquorum.metadata.inspect.checks.check import Finding, LogReport, check_log
-from metaquorum.metadata.inspect.log.voters import voter_set_texts
+from metaquorum.metadata.inspect.log.quorum import voter_set_texts
 from metaquorum.metadata.inspect.nodes.matching import Divergence, QuorumReport, check_quorum
 from metaquorum.metadata.inspect.nodes.merge import EPOCHS, NodesReport
 from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
@@ -35,7 +35,7 @@ from metaquorum.metadata.invariants import ERROR
 from metaquorum.metadata.text.addresses import address_text
 
 if TYPE_CHECKING:
-    from metaquorum.clients.kafka.voters import VoterReport
+    from metaquorum.clients.kafka.quorum import VoterReport
 
 _SHOWN_OF_A_RULE = 5
 

@@ -41,15 +41,14 @@ from metaquorum.cli.log.shell.command import shell
 from metaquorum.cli.log.summary import summary
 from metaquorum.cli.log.time import diff, history, state
 from metaquorum.cli.log.timeline import timeline
-from metaquorum.cli.log.watch.command import watch
+from metaquorum.cli.log.watch import watch
 from metaquorum.cli.log.why import why
 from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.features import is_newer
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, behind_the_log
-from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.inspect.entities.targets import suggestion
+from metaquorum.metadata.inspect.log.coverage import Coverage, ShownAs, before_the_log, behind_the_log
 from metaquorum.metadata.inspect.log.points import END
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord

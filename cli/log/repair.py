@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metaquorum.cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS, Failure, print_problem
 from metaquorum.cli.log.input.options import PATH, offsets_text
 from metaquorum.cli.log.input.source import open_path
-from metaquorum.cli.log.shell.text import change_line
+from metaquorum.cli.log.time_text import change_line
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.metadata.inspect.answers import change_json
 from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between

@@ -15,10 +15,17 @@ from metaquorum.cli.log.repair import refuse_inside
 from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
 from metaquorum.lines import one_line
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.log.voters import voter_set_texts
+from metaquorum.metadata.inspect.log.quorum import voter_set_texts
 from metaquorum.metadata.inspect.repair.log_copy import node_files
-from metaquorum.metadata.inspect.repair.new_quorum import NewVoter, write_voters
-from metaquorum.metadata.inspect.repair.salvage import Ranking, Survivor, examine, rank, what_is_missing
+from metaquorum.metadata.inspect.repair.salvage import (
+    NewVoter,
+    Ranking,
+    Survivor,
+    examine,
+    rank,
+    what_is_missing,
+    write_voters,
+)
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.storage.uuids import random_uuid, uuid_to_text

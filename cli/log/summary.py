@@ -32,20 +32,21 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, INFO, SEVERITIES
 from metaquorum.metadata.inspect.causes.rule import WARNING as WARNING_SEVERITY
 from metaquorum.metadata.inspect.log.clock import clock_of
-from metaquorum.metadata.inspect.log.coverage import MISSING, Coverage, before_the_log, known_from
-from metaquorum.metadata.inspect.log.places import batch_at
+from metaquorum.metadata.inspect.log.coverage import MISSING, Coverage, batch_at, before_the_log, known_from
 from metaquorum.metadata.inspect.log.points import END, Point, parse_span_ms
 from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
-from metaquorum.metadata.inspect.summary.limits import cannot_decide, gap_ms, idle_interval_ms, last_time_ms
-from metaquorum.metadata.inspect.summary.losses import NAME as NAME_OF_LOST
-from metaquorum.metadata.inspect.summary.losses import lost_section
-from metaquorum.metadata.inspect.summary.sections import Row, Section
-from metaquorum.metadata.inspect.summary.spans import Place
-from metaquorum.metadata.inspect.summary.summary import Summary
+from metaquorum.metadata.inspect.summary import NAME as NAME_OF_LOST
+from metaquorum.metadata.inspect.summary import Place, Row, Section, Summary, lost_section
 from metaquorum.metadata.inspect.timeline.event import at_least
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
 from metaquorum.metadata.inspect.timeline.story import Seen, events
+from metaquorum.metadata.inspect.timeline.time_events import (
+    cannot_decide,
+    gap_ms,
+    idle_interval_ms,
+    last_time_ms,
+)
 from metaquorum.metadata.inspect.walk.states import FoundState, settle, state_at
 
 SHOWN_ROWS = 3

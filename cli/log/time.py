@@ -10,8 +10,15 @@ from typing import Any
 import click
 import msgspec
 
-from metaquorum.cli.errors import EXIT_DIFFERENT, EXIT_FAILED, Failure, log_exit_code, print_problem
-from metaquorum.cli.log import state as log_state
+from metaquorum.cli.errors import (
+    EXIT_DIFFERENT,
+    EXIT_FAILED,
+    EXIT_UNKNOWN_RECORDS,
+    Failure,
+    log_exit_code,
+    print_problem,
+)
+from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.live import LiveCommand, words_to_read
 from metaquorum.cli.log.input.options import (
     ENTITY,
@@ -41,15 +48,15 @@ from metaquorum.cli.text.output import (
 from metaquorum.metadata.inspect.answers import change_json, span_json
 from metaquorum.metadata.inspect.entities.diff import diff_logs, diff_points
 from metaquorum.metadata.inspect.entities.history import history as rows_of
-from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.entities.targets import EntityTarget
+from metaquorum.metadata.inspect.entities.targets import EntityTarget, suggestion
 from metaquorum.metadata.inspect.entities.views import NO_QUORUM, Wanted, entities_below, resolved
+from metaquorum.metadata.inspect.log.coverage import Limits, behind_the_log
 from metaquorum.metadata.inspect.log.log import require_one_cluster
-from metaquorum.metadata.inspect.log.places import Limits
-from metaquorum.metadata.inspect.log.points import Point, parse_point
+from metaquorum.metadata.inspect.log.points import END, Point, parse_point
+from metaquorum.metadata.inspect.walk import states
 from metaquorum.metadata.inspect.walk.states import FoundState, quorum_state_at, state_at
 from metaquorum.metadata.records.types import TopicRecord
-from metaquorum.metadata.text.tree import image_branch, image_json, render_tree, topics_json
+from metaquorum.metadata.text.tree import Tree, image_branch, image_json, image_tree, render_tree, topics_json
 from metaquorum.storage.uuids import uuid_from_text
 
 UUID_TEXT_LENGTH = 22
@@ -96,7 +103,7 @@ def state(
     try:
         find = quorum_state_at if (entity or below) == "quorum" else state_at
         found_state = find(log, at or Point(), Complaints(), past_corruption=past_corruption)
-        log_state.note_behind(log, found_state)
+        note_behind(log, found_state)
     finally:
         clear_progress(log)
     for line in found_state.notes:
@@ -105,7 +112,7 @@ def state(
         report_limits(found_state.coverage, (found_state.shown,))
     _show_state(found_state, entity or below, "json" if as_json else form or "tree", shows_secrets())
     report_unknown(found_state.unknown)
-    return log_state.exit_code(found_state)
+    return exit_code(found_state)
 
 
 def _show_state(state: FoundState, entity: str | None, form: str, secrets: bool) -> None:
@@ -160,7 +167,7 @@ def _with_limits(pieces: Iterable[str], limits: dict[str, Any]) -> Iterator[str]
 
 def _branch(state: FoundState, path: str | None, secrets: bool) -> Any:
     if path is None:
-        return log_state.tree_of(state, secrets=secrets)
+        return tree_of(state, secrets=secrets)
     if path == "quorum":
         _require(state.quorum.is_known, path, state)
         return state.quorum.tree()
@@ -215,8 +222,8 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
     try:
         before = state_at(old.log, old.point, complain, past_corruption=past_corruption)
         after = state_at(new.log, new.point, complain, past_corruption=past_corruption)
-        log_state.note_behind(old.log, before)
-        log_state.note_behind(new.log, after)
+        note_behind(old.log, before)
+        note_behind(new.log, after)
         wanted = Wanted(None if entity is None else resolved(resolved(entity, before.image), after.image))
         if same:
             changes = diff_points(old.log, before, after, wanted, complain)
@@ -243,7 +250,7 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
     report_unknown(max(before.unknown, after.unknown))
     if complain.count:
         return EXIT_FAILED
-    return EXIT_DIFFERENT if changes else max(log_state.exit_code(before), log_state.exit_code(after))
+    return EXIT_DIFFERENT if changes else max(exit_code(before), exit_code(after))
 
 
 def _holds(state: FoundState, wanted: Wanted) -> bool:
@@ -372,3 +379,35 @@ def _named(log: MetadataLog, entity: str) -> str:
     except ValueError:  # a topic whose name is as long as an id
         return entity
     return f"topic/{name}{slash}{index}"
+
+
+__all__ = ["FoundState", "Point", "exit_code", "load", "note_behind", "tree_of"]
+
+
+def load(path: str | MetadataLog, point: Point = END, *, past_corruption: bool = False) -> FoundState:
+    """The state at `point` of the log, segment or checkpoint at `path`. Raises what `open_log` raises, and
+    InspectError for a place outside the log."""
+    log = log_source.open_path(path) if isinstance(path, str) else path
+    try:
+        return states.state_at(log, point, past_corruption=past_corruption)
+    finally:
+        if isinstance(log.on_read, log_source.ReadProgress):
+            log.on_read.clear()
+
+
+def note_behind(log: MetadataLog, state: FoundState) -> None:
+    """Notes what is lost between a log's end and a later snapshot, if the state comes from that."""
+    if state.snapshot is not None and any(one.offset == state.end_offset for one in log.snapshots()):
+        state.coverage.add(behind_the_log(log, Point(offset=state.end_offset)))
+
+
+def exit_code(state: FoundState) -> int:
+    """1 for damage or omissions, 3 for records that this release does not know, 0 otherwise."""
+    if state.problems:
+        return EXIT_FAILED
+    return EXIT_UNKNOWN_RECORDS if state.unknown else 0
+
+
+def tree_of(state: FoundState, *, secrets: bool = False) -> Tree:
+    """The whole image as nested data."""
+    return image_tree(state.image, secrets=secrets)

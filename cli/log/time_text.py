@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from metaquorum.cli.text.output import fits_well, json_line, secret_text, table_lines, utc_text
+from metaquorum.cli.log.input.options import unknown_lines
+from metaquorum.cli.text.output import fits_well, json_line, secret_text, shows_secrets, table_lines, utc_text
 from metaquorum.metadata.inspect.entities.diff import (
     ADDED,
     CHANGED,
@@ -15,8 +16,13 @@ from metaquorum.metadata.inspect.entities.diff import (
 )
 from metaquorum.metadata.inspect.entities.history import Span
 from metaquorum.metadata.inspect.entities.views import Fields
+from metaquorum.metadata.inspect.timeline.event_groups import count
+from metaquorum.metadata.inspect.walk.states import FoundState, WalkStep
+from metaquorum.metadata.records.batch_cause import cause_in
+from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.secrets import Redacted
 from metaquorum.metadata.text.cause_text import asked_text, brief_text
+from metaquorum.metadata.text.dump import payload_json
 
 _SIGNS = {ADDED: "+", CHANGED: "~", REMOVED: "-"}
 _LISTED_BY_KEY = ("config", "quota")
@@ -165,3 +171,63 @@ def _kind(path: str) -> str:
     """The kind of an entity. Partitions have other columns than their topics."""
     kind, _, rest = path.partition("/")
     return "partition" if kind == "topic" and "/" in rest else kind
+
+
+SHOWN_OF_STEP = 20
+"""Records and changes of one step to show; the rest are counted."""
+
+
+def record_line(decoded: DecodedRecord) -> str:
+    """A record on one line: offset, type and version, fields."""
+    payload = payload_json(decoded.record, decoded.version, secrets=shows_secrets())
+    shown = fields_text(payload["data"])
+    return f"{decoded.offset:>8}  {payload['type']} v{payload['version']}  {shown}".rstrip()
+
+
+def change_line(change: EntityChange) -> str:
+    """One changed entity: `+` added, `-` removed, `~` changed; then its fields, and the record."""
+    cause = _record_of(change.cause)
+    if change.kind == ADDED:
+        shown = " ".join(f"{one.name}={value_text(one.new)}" for one in change.fields)
+    elif change.kind == REMOVED:
+        shown = ""
+    else:
+        shown = "  ".join(
+            f"{one.name} {value_text(one.old)} -> {value_text(one.new)}" for one in change.fields
+        )
+    return f"{_SIGNS[change.kind]} {change.entity}  {shown}".rstrip() + cause
+
+
+def _record_of(cause: ChangeCause | None) -> str:
+    """`  (4320 FENCE_BROKER_RECORD)`; empty if no record is known."""
+    return "" if cause is None else f"  ({record_text(cause)})"
+
+
+def step_head(step: WalkStep) -> str:
+    """The batch on one line: offsets, time, leader epoch, and its cause."""
+    last = step.next_offset - 1
+    offsets = f"{step.offset}" if last == step.offset else f"{step.offset}-{last}"
+    head = f"{offsets}  {utc_text(step.time_ms)}  epoch {step.epoch}  {count(len(step.records), 'record')}"
+    asked = cause_in(step.records[0].record) if step.records else None
+    return head if asked is None else f"{head}  asked: {asked_text(asked)}"
+
+
+def limit_lines(*states: FoundState) -> Iterator[str]:
+    """What states do not cover, and places that are shown as others."""
+    for state in states:
+        if state.shown is not None:
+            yield state.shown.text
+        yield from (f"not covered: {one.line}" for one in state.coverage)
+        yield from unknown_lines(state.unknown)
+
+
+def bounded(lines: Iterable[str], more: str) -> Iterator[str]:
+    """The first SHOWN_OF_STEP lines, and the number of those left out."""
+    hidden = 0
+    for number, line in enumerate(lines):
+        if number < SHOWN_OF_STEP:
+            yield line
+        else:
+            hidden += 1
+    if hidden:
+        yield f"  ... and {hidden} {more}"

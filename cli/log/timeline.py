@@ -31,10 +31,9 @@ from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SEVE
 from metaquorum.metadata.inspect.causes.rule import WARNING as WARNING_SEVERITY
 from metaquorum.metadata.inspect.log.coverage import Coverage
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.nodes.damage_events import with_damage
+from metaquorum.metadata.inspect.nodes.merged_log import with_damage
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
-from metaquorum.metadata.inspect.timeline.growing import GrowingStory
-from metaquorum.metadata.inspect.timeline.story import Seen
+from metaquorum.metadata.inspect.timeline.story import GrowingStory, Seen
 from metaquorum.metadata.inspect.timeline.story import events as story_of
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
 from metaquorum.metadata.inspect.walk.states import OnProblem

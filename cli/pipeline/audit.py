@@ -1,16 +1,18 @@
-"""`metaquorum pipeline audit`: prints what in a fleet's tables deserves attention.
+"""`metaquorum pipeline audit` and `report`: what in the tables deserves attention, as text or as a page.
 
-Exit codes: 0 nothing at or above `--fail-on`, 11 something is.
+Exit codes of `audit`: 0 nothing at or above `--fail-on`, 11 something is.
 """
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import click
 
 from metaquorum.cli.errors import print_problem
-from metaquorum.cli.pipeline.paths import Place
+from metaquorum.cli.pipeline.commands import FilePath, Place
 from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
 from metaquorum.metadata.extras import missing_module
 from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, quantiles
@@ -22,8 +24,9 @@ from metaquorum.pipeline.audit.findings import (
     findings,
     seconds_text,
 )
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TablesError, TableSource
+from metaquorum.pipeline.audit.gather import TablesError, TableSource, gather
+from metaquorum.pipeline.report.page import page
+from metaquorum.storage.disk.interface import STAGED_SUFFIX
 
 EXIT_FINDINGS = 11
 NEVER = "never"
@@ -224,3 +227,40 @@ def _print_failovers(clusters: list[ClusterFacts]) -> None:
 
 def _duration(value_ms: float | None) -> str:
     return "-" if value_ms is None else seconds_text(value_ms / 1000)
+
+
+@click.command()
+@click.argument("tables", type=Place())
+@click.option("--out", type=FilePath(dir_okay=False), required=True, help="The HTML file.")
+@click.option(
+    "--title", metavar="TEXT", default="Metadata quorum report", show_default=True, help="Title of the page."
+)
+def report(tables: str, out: Path, title: str) -> int:
+    """Write an HTML report about TABLES, the directory that `pipeline ingest` wrote. The page needs no
+    network. If --out is an earlier report, the new one begins with what changed since."""
+    fleet = load_fleet(tables)
+    try:
+        previous = out.read_text(encoding="utf-8", errors="replace") if out.is_file() else None
+        text = page(fleet, findings(fleet, AuditLimits()), title=title, tables=tables, previous=previous)
+        replace_file(out, text)
+    except OSError as error:
+        raise click.ClickException(
+            f"{out} cannot be written: {error.strerror}; choose another file"
+        ) from error
+    click.echo(f"{out}: {len(fleet.clusters)} clusters, {len(text.encode()) // 1024} KiB")
+    return 0
+
+
+def replace_file(out: Path, text: str) -> None:
+    """Replaces a file at once: an interrupt or a full disk leaves the earlier report. Raises OSError."""
+    if out.exists() and not out.is_file():  # a pipe, or a device
+        out.write_text(text, encoding="utf-8")
+        return
+    target = Path(os.path.realpath(out))
+    staged = target.with_name(f"{target.name}{STAGED_SUFFIX}")
+    try:
+        staged.write_text(text, encoding="utf-8")
+        staged.replace(target)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from metaquorum.cli.pipeline.paths import FilePath
+from metaquorum.cli.pipeline.commands import FilePath
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
 from metaquorum.pipeline.fleet.plan import KINDS, FleetPlan
 

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from metaquorum.cli.errors import Failure, Interrupted, print_problem
-from metaquorum.cli.pipeline.paths import Place
+from metaquorum.cli.pipeline.commands import Place
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
 from metaquorum.pipeline.logs.places import NoLogsError
 from metaquorum.pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session, watched

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from metaquorum.clients.admin.replicas import PARTITIONS_PER_REQUEST
 from metaquorum.clients.admin.topics import look_up_topics
@@ -19,9 +20,11 @@ from metaquorum.metadata.features import (
 )
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.records.control import VoterEndpoint
+from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.requests.common import BROKERS, CONTROLLERS, DescribeQuorumResponse, ReplicaStatus
 from metaquorum.metadata.requests.partitions import ElectionResult
 from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
+from metaquorum.wire import messages as wire
 from metaquorum.wire.messages import (
     ApiVersionsRequest,
     DescribeClusterRequest,
@@ -120,11 +123,12 @@ async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
 
 
 def _kraft_version(features: Mapping[str, FeatureDescription], voters: Sequence[Any]) -> int:
-    """The finalized level. Controllers of Kafka 3.9 leave it out of their features, their brokers do not: the
-    voters' directories, which a quorum of 3.9 knows from 1 on, tell it."""
+    """The level in force: from 1 on, the leader knows the voters' directories. Controllers of Kafka 3.9 leave
+    it out of their features; its brokers, and every node before 4.1, name one that was recorded without
+    effect."""
     known = features.get(KRAFT_VERSION)
     if known is not None and known.finalized_level:
-        return known.finalized_level
+        return known.finalized_level if any(any(each.replica_directory_id) for each in voters) else 0
     newest = features.get(METADATA_VERSION)
     is_39 = newest is not None and newest.max_level == LEVEL_DYNAMIC_VOTERS
     return int(is_39 and any(any(each.replica_directory_id) for each in voters))
@@ -171,14 +175,27 @@ async def update_features(
     # From version 2 on, the response has one code for all features.
     answer = await client.ask(body, lowest=1, highest=1)
     client.refuse(answer.error_code, answer.error_message)
-    return tuple(
+    results = [
         SettingResult(
             subject=result.feature,
             error=ErrorCode.of(result.error_code),
             message=result.error_message if result.error_code else None,
         )
         for result in answer.results
-    )
+    ]
+    if not validate_only and any(each.subject == KRAFT_VERSION and not each.error for each in results):
+        voters = (await describe_quorum(client)).voters
+        if not any(each.directory_id for each in voters):  # a leader at 1 knows their directories
+            results = [_WITHOUT_EFFECT if each.subject == KRAFT_VERSION else each for each in results]
+    return tuple(results)
+
+
+_WITHOUT_EFFECT = SettingResult(
+    subject=KRAFT_VERSION,
+    error=ErrorCode.FEATURE_UPDATE_FAILED,
+    message="the leader has recorded the level, but the quorum is not at it, as with Apache Kafka before 4.1:"
+    " change it while a newer controller leads",
+)
 
 
 # --- elections
@@ -242,3 +259,83 @@ async def _elected(
         for topic in answer.replica_election_results
         for part in topic.partition_result
     ]
+
+
+# The quorum and its voters by Kafka's protocol, as `kafka-metadata-quorum` asks for them (KIP-853): also
+# while a controller of Apache Kafka leads.
+#
+# Kafka's messages do not say who is alive, nor that a change is open; the leader then refuses another one.
+
+SILENT_MS = 6_000
+"""For commands: a replica that the leader has not heard from for this long is not alive. Kafka's voters fetch
+every 500 ms."""
+LAG_MAX = 100
+"""An observer that lags by more records is waited for; the leader decides by its own rule."""
+
+
+async def describe_voters(client: KafkaClient, silent_ms: int = SILENT_MS) -> api.DescribeQuorumResponse:
+    """The quorum, with who is alive and where observing controllers have registered. Raises ApiError."""
+    quorum = await describe_quorum(client)
+    cluster = await client.ask(wire.DescribeClusterRequest(endpoint_type=api.CONTROLLERS), lowest=1)
+    client.refuse(cluster.error_code, cluster.error_message)
+    registered = {each.broker_id: (each.host, each.port) for each in cluster.brokers}
+    name = listener_name(quorum)
+    # The leader's last fetch is the time by its own clock.
+    now_ms = max((each.last_fetch_ms or 0 for each in quorum.voters), default=0)
+
+    def completed(replica: api.ReplicaStatus) -> api.ReplicaStatus:
+        leads = replica.node_id == quorum.leader_id
+        endpoints, at = replica.endpoints, registered.get(replica.node_id)
+        if not endpoints and at is not None and name:
+            endpoints = (VoterEndpoint(name, *at),)
+        heard_ms = replica.last_fetch_ms
+        alive = leads or (heard_ms is not None and heard_ms > now_ms - silent_ms)
+        return replace(
+            replica,
+            is_alive=alive,
+            endpoints=endpoints,
+            last_fetch_ms=None if leads else heard_ms,
+            max_kraft_version=quorum.kraft_version,
+        )
+
+    return replace(
+        quorum,
+        voters=tuple(map(completed, quorum.voters)),
+        observers=tuple(map(completed, quorum.observers)),
+        new_voter_lag_max=LAG_MAX,
+    )
+
+
+def listener_name(quorum: api.DescribeQuorumResponse) -> str:
+    """The name of the listener that voters have; empty: none is known."""
+    return next((at.name for each in quorum.voters for at in each.endpoints), "")
+
+
+async def add_voter(client: KafkaClient, request: api.AddRaftVoterRequest) -> None:
+    """Returns once the change is committed; nothing is asked for `validate_only`. Raises ApiError."""
+    if request.validate_only:
+        return
+    voter = request.voter
+    listener = wire.AddRaftVoterRequest.Listener
+    answer = await client.ask(
+        wire.AddRaftVoterRequest(
+            cluster_id=request.cluster_id,
+            timeout_ms=request.timeout_ms,
+            voter_id=voter.voter_id,
+            voter_directory_id=voter.voter_directory_id,
+            listeners=tuple(listener(name=at.name, host=at.host, port=at.port) for at in voter.endpoints),
+        )
+    )
+    client.refuse(answer.error_code, answer.error_message)
+
+
+async def remove_voter(client: KafkaClient, request: api.RemoveRaftVoterRequest) -> None:
+    """Returns once the change is committed. Raises ApiError."""
+    answer = await client.ask(
+        wire.RemoveRaftVoterRequest(
+            cluster_id=request.cluster_id,
+            voter_id=request.voter_id,
+            voter_directory_id=request.voter_directory_id,
+        )
+    )
+    client.refuse(answer.error_code, answer.error_message)

@@ -39,8 +39,7 @@ from metaquorum.clients.kafka.connection import (
     WrongProtocol,
     connect,
 )
-from metaquorum.clients.kafka.login import log_in
-from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.kafka.login import ClientSecurity, log_in
 from metaquorum.clients.search import Address, Attempts, ClientError, NodeChoice, parse_bootstrap
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import CONTROLLERS
@@ -223,6 +222,8 @@ class KafkaClient:
                 answer = await use(await self._connection(address, attempt_s), attempt_s)
                 self._refused.answered(address)
                 code = common_refusal(answer)
+                if code is ErrorCode.MISMATCHED_ENDPOINT_TYPE:
+                    self._refuse_other_kind(address)
                 may_succeed = code in ask_again
                 if not may_succeed and not _names_nobody(answer):
                     return answer
@@ -230,6 +231,7 @@ class KafkaClient:
                 attempts.failed(address, code.name if code else "it is fenced")
                 await self._follow(code, attempt_s)
             except UnsupportedVersion as error:
+                self._refuse_other_kind(address)
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{address_text(*address)}: {error}") from error
             except (TlsFailed, LoginRefused, WrongProtocol) as error:
                 raise ClientError(f"{address_text(*address)}: {error}") from error
@@ -312,6 +314,16 @@ class KafkaClient:
                 return
         if code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             self._choice.pass_over(self._choice.current)
+
+    def _refuse_other_kind(self, address: Address) -> None:
+        """Raises ApiError if a request was for a broker and the node is a controller, or the reverse."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.offers("FetchSnapshot") == self.asks_brokers:
+            found, wanted = ("controller", "broker") if self.asks_brokers else ("broker", "controller")
+            raise ApiError(
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                f"{address_text(*address)} is a {found}: give the address of a {wanted} here",
+            )
 
     def _judged(self, address: Address, error: Exception) -> Exception:
         """A connection without a login that ends at its first request may have needed one."""

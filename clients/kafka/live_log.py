@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ from metaquorum.clients.kafka.connection import (
     connect,
 )
 from metaquorum.clients.kafka.grpc_way import GrpcWay
-from metaquorum.clients.kafka.login import log_in
+from metaquorum.clients.kafka.login import ClientSecurity, log_in
 from metaquorum.clients.kafka.observer import (
     AskNode,
     CopyProgress,
@@ -46,13 +46,17 @@ from metaquorum.clients.kafka.observer import (
 )
 from metaquorum.clients.kafka.quorum import (
     OFFERED,
+    VoterEnd,
+    VoterReport,
     answer_of,
     describe_quorum,
+    given_reports,
+    look,
     quorum_at,
+    voter_ends,
+    voter_reports,
 )
 from metaquorum.clients.kafka.raft_messages import api_of, request_body
-from metaquorum.clients.kafka.security import ClientSecurity
-from metaquorum.clients.kafka.voters import VoterEnd, VoterReport, look, voter_ends, voter_reports
 from metaquorum.clients.search import Address, ClientError
 from metaquorum.clock import SystemClock
 from metaquorum.metadata.image import MetadataImage
@@ -63,7 +67,7 @@ from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto.admin_pb2_grpc import AdminStub
 from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest
 from metaquorum.rpc.channels import open_channel
-from metaquorum.rpc.messages import admin as admin_codec
+from metaquorum.rpc.messages import tables as admin_codec
 from metaquorum.rpc.messages.errors import leader_from_pb
 from metaquorum.rpc.reach import UNREADABLE, lasts
 from metaquorum.rpc.transport import PeerAddress
@@ -246,33 +250,46 @@ async def copy_log(
 
 
 async def ask_voters(source: LiveSource, log: LiveLog) -> list[VoterReport]:
-    """What can be learned of the voters of the quorum whose log was read. Raises ClientError if the leader
-    does not say who they are, ConfigError for TLS files that cannot be read."""
+    """What can be learned of the voters of the quorum whose log was read; of the controllers at the given
+    addresses, if the leader refuses to say who votes. Raises ClientError if it does not say it and no other
+    controller is given, ConfigError for TLS files that cannot be read."""
     nodes = _Nodes(source)
     try:
         located, ends = await nodes.result(LocateQuorum(log.address)), await nodes.voters(log.address)
-        for heard in (located, ends):
+        is_refused = isinstance(ends, NothingHeard) and ends.is_refusal
+        for heard in (located, () if is_refused else ends):
             if isinstance(heard, NothingHeard):
                 raise ClientError(f"{address_text(*log.address)}: {heard.text}")
-        addresses = {**located.controllers, log.leader_id: log.address}
+        addresses, unnamed = {**located.controllers, log.leader_id: log.address}, []
         # Kafka's controllers name their addresses to principals with Alter only, brokers those configured.
         for given in source.addresses:
-            if all(each.node_id in addresses for each in ends):
+            if not is_refused and all(each.node_id in addresses for each in ends):
                 break
             named = await nodes.result(LocateQuorum(given))
+            if isinstance(named, NothingHeard) or named.is_controller:
+                unnamed.append(given)
             if not isinstance(named, NothingHeard):
                 addresses = {**named.controllers, **addresses}
-        others = {
-            each.node_id: addresses[each.node_id]
-            for each in ends
-            if each.node_id != log.leader_id and each.node_id in addresses
-        }
-        asked = await asyncio.gather(
-            *(nodes.result(AskNode(address, look(log))) for address in others.values())
+        if is_refused:
+            ids = {address: node_id for node_id, address in addresses.items()}
+            answers = await _looks(nodes, log, (*ids, *unnamed))
+            if not answers:
+                raise ClientError(f"{address_text(*log.address)}: {ends.text}")
+            return list(given_reports(log, ids, answers))
+        answers = await _looks(
+            nodes, log, [addresses[each.node_id] for each in ends if each.node_id in addresses]
         )
-        return list(voter_reports(log, ends, addresses, dict(zip(others, asked, strict=True))))
+        said = {node_id: answers[address] for node_id, address in addresses.items() if address in answers}
+        return list(voter_reports(log, ends, addresses, said))
     finally:
         await nodes.close()
+
+
+async def _looks(nodes: _Nodes, log: LiveLog, addresses: Iterable[Address]) -> dict[Address, Any]:
+    """What controllers other than the leader answer to a look at the log."""
+    others = [each for each in dict.fromkeys(addresses) if each != log.address]
+    answers = await asyncio.gather(*(nodes.result(AskNode(each, look(log))) for each in others))
+    return dict(zip(others, answers, strict=True))
 
 
 class _Node(Protocol):

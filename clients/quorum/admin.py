@@ -20,17 +20,31 @@ from metaquorum.clients.search import Address, Attempts, ClientError, NodeChoice
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.requests.common import (
+    AddRaftVoterRequest,
+    AllocateBrokerIdRequest,
+    AllocateBrokerIdResponse,
+    BindBrokerIdRequest,
+    RemoveRaftVoterRequest,
+    UnbindBrokerIdRequest,
+)
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto import broker_ids_pb2 as broker_ids_pb
 from metaquorum.proto import forwarding_pb2 as forwarding
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.admin_pb2_grpc import AdminStub
+from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsStub
+from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
 from metaquorum.proto.forwarding_pb2_grpc import ForwardingStub
 from metaquorum.proto.metadata_pb2_grpc import MetadataStub
+from metaquorum.proto.voters_pb2_grpc import VotersStub
 from metaquorum.rpc.channels import Route, direct, open_channel
-from metaquorum.rpc.messages import admin as codec
-from metaquorum.rpc.messages.brokers import BROKER
+from metaquorum.rpc.messages import tables
+from metaquorum.rpc.messages import tables as codec
 from metaquorum.rpc.messages.errors import NO_GRPC, error_from_pb, leader_from_pb
+from metaquorum.rpc.messages.tables import BROKER, BrokerIdListing
 from metaquorum.rpc.reach import SPEAKS_KAFKA, UNREADABLE, Reasons, lasts
 
 ATTEMPT_MAX_MS = 5_000
@@ -307,3 +321,64 @@ class BlockingClient:
     def close(self) -> None:
         self._runner.run(self._client.close())
         self._runner.close()
+
+
+# Calls of `AdminClient` about broker ids and producer ids.
+#
+# Responses are values, never protobuf.
+
+
+async def list_broker_ids(client: AdminClient) -> BrokerIdListing:
+    """Bindings, missing ids and allocated ids, from a linearizable read."""
+    answer = await client.ask(
+        lambda channel: BrokerIdsStub(channel).List, broker_ids_pb.ListBrokerIdsRequest()
+    )
+    return codec.LISTING.from_pb(answer)
+
+
+async def bind_broker_id(client: AdminClient, key: str, broker_id: int) -> None:
+    """Binds a key to an id, and unbinds other keys of that id."""
+    request = BindBrokerIdRequest(key=key, broker_id=broker_id)
+    await client.ask(lambda channel: BrokerIdsStub(channel).Bind, codec.BIND.to_pb(request))
+
+
+async def unbind_broker_id(client: AdminClient, key: str) -> None:
+    request = UnbindBrokerIdRequest(key=key)
+    await client.ask(lambda channel: BrokerIdsStub(channel).Unbind, codec.UNBIND.to_pb(request))
+
+
+async def allocate_broker_id(
+    client: AdminClient, request: AllocateBrokerIdRequest
+) -> AllocateBrokerIdResponse:
+    """One response, which may request a retry later. Repeating the call is safe: the request carries an
+    id."""
+    answer = await client.ask(lambda channel: BrokerIdsStub(channel).Allocate, codec.ALLOCATE.to_pb(request))
+    return codec.ALLOCATED.from_pb(answer)
+
+
+async def allocate_producer_ids(
+    client: AdminClient, request: AllocateProducerIdsRequest
+) -> AllocateProducerIdsResponse:
+    """Allocates the next block. Repeating it is safe: a block that did not arrive is never used."""
+    message = tables.ALLOCATE_PRODUCER_IDS.to_pb(request)
+    answer = await client.ask(lambda channel: BrokerLifecycleStub(channel).AllocateProducerIds, message)
+    return tables.ALLOCATED_PRODUCER_IDS.from_pb(answer)
+
+
+# Calls of `AdminClient` about the quorum's voters.
+
+CHANGE_TIMEOUT_MS = 4_000
+"""How long a leader waits for the commit before it reports a timeout; less than `AdminClient` waits for one
+address."""
+
+
+async def add_raft_voter(client: AdminClient, request: AddRaftVoterRequest) -> None:
+    """Returns once the change is committed, or with `validate_only` once the node's identity is confirmed."""
+    message = codec.ADD_VOTER.to_pb(request)
+    await client.ask(lambda channel: VotersStub(channel).Add, message, ask_again=NOT_LOOKED_AT)
+
+
+async def remove_raft_voter(client: AdminClient, request: RemoveRaftVoterRequest) -> None:
+    """Returns once the change is committed."""
+    message = codec.REMOVE_VOTER.to_pb(request)
+    await client.ask(lambda channel: VotersStub(channel).Remove, message, ask_again=NOT_LOOKED_AT)

@@ -12,9 +12,9 @@ import math
 import random
 from typing import Protocol
 
-from metaquorum.clients.admin.voters import add_voter, describe_voters, remove_voter
+from metaquorum.clients.admin.cluster import add_voter, describe_voters, remove_voter
 from metaquorum.clients.kafka.cluster import KafkaClient
-from metaquorum.clients.quorum.voters import CHANGE_TIMEOUT_MS
+from metaquorum.clients.quorum.admin import CHANGE_TIMEOUT_MS
 from metaquorum.clients.search import ClientError
 from metaquorum.controller import voters
 from metaquorum.controller.brokers.brokers import own_registration

@@ -12,7 +12,7 @@ from metaquorum.clients.kafka.message_forms import CannotSay
 from metaquorum.clients.kafka.node_messages import features_of, listeners_of
 from metaquorum.clients.kafka.raft_client import KafkaWay
 from metaquorum.clients.kafka.raft_messages import Misshapen, NotOfRaft, request_body, response_of
-from metaquorum.clients.quorum.voters import CHANGE_TIMEOUT_MS
+from metaquorum.clients.quorum.admin import CHANGE_TIMEOUT_MS
 from metaquorum.clients.search import ClientError
 from metaquorum.config.node import NodeConfig
 from metaquorum.controller.server.voter_changes import no_answer

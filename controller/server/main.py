@@ -52,16 +52,14 @@ from metaquorum.proto.partitions_pb2_grpc import add_PartitionsServicer_to_serve
 from metaquorum.proto.voters_pb2_grpc import add_VotersServicer_to_server
 from metaquorum.raft.events import RaftResponseArrived
 from metaquorum.raft.messages import FetchResponse, RaftError
-from metaquorum.rpc.authorizers import Authorizers
-from metaquorum.rpc.callers import grpc_callers
 from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.controllers import GrpcAddresses
-from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
 from metaquorum.rpc.messages.errors import Hints
-from metaquorum.rpc.messages.node import NodeReport
+from metaquorum.rpc.messages.tables import NodeReport
 from metaquorum.rpc.requests import WaitingRequests
-from metaquorum.rpc.rights import grpc_rights
+from metaquorum.rpc.rights import Authorizers, grpc_callers, grpc_rights
+from metaquorum.rpc.server import GuardedServer
 from metaquorum.rpc.transport import RaftService
 
 STOP_GRACE_S = 0.1

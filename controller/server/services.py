@@ -29,16 +29,16 @@ from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsServicer
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleServicer
 from metaquorum.proto.metadata_pb2_grpc import MetadataServicer
 from metaquorum.proto.partitions_pb2_grpc import PartitionsServicer
-from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import END_OF_STREAM
-from metaquorum.rpc.decoding import peer_text
-from metaquorum.rpc.messages import admin as admin_codec
-from metaquorum.rpc.messages import broker_ids as codec
-from metaquorum.rpc.messages import brokers as broker_codec
-from metaquorum.rpc.messages import partitions as partition_codec
+from metaquorum.rpc.messages import tables as admin_codec
+from metaquorum.rpc.messages import tables as broker_codec
+from metaquorum.rpc.messages import tables as codec
+from metaquorum.rpc.messages import tables as partition_codec
 from metaquorum.rpc.messages.errors import Hints, error_to_pb
-from metaquorum.rpc.messages.node import NODE, NodeReport
+from metaquorum.rpc.messages.tables import NODE, NodeReport
 from metaquorum.rpc.requests import WaitingRequests
+from metaquorum.rpc.rights import Authorizers
+from metaquorum.rpc.server import peer_text
 
 Response = TypeVar("Response")
 

@@ -29,7 +29,7 @@ from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import voters_pb2 as pb
 from metaquorum.proto.voters_pb2_grpc import VotersServicer
 from metaquorum.raft.core import RaftCore
-from metaquorum.rpc.messages import admin as codec
+from metaquorum.rpc.messages import tables as codec
 from metaquorum.rpc.messages.errors import Hints, error_to_pb
 from metaquorum.rpc.requests import WaitingRequests
 

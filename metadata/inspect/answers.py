@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.metadata.inspect.checks.bisection import Bisection
+from metaquorum.metadata.inspect.checks.bisect import Bisection
 from metaquorum.metadata.inspect.entities.diff import ChangeCause, EntityChange, FieldChange
 from metaquorum.metadata.inspect.entities.history import Span
 from metaquorum.metadata.inspect.log.points import utc_text

@@ -42,8 +42,7 @@ from metaquorum.metadata.records.types import (
     ProducerIdsRecord,
     TopicRecord,
 )
-from metaquorum.pipeline.fleet.batches import LEVEL, BatchLog
-from metaquorum.pipeline.fleet.cluster import FleetCluster
+from metaquorum.pipeline.fleet.cluster import LEVEL, BatchLog, FleetCluster
 from metaquorum.pipeline.fleet.partitions import NO_BROKER, WIDTH, Rows
 from metaquorum.pipeline.fleet.plan import ClusterPlan, FleetPlan, cluster_plans
 from metaquorum.pipeline.fleet.script import live, truth

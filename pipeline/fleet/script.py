@@ -27,8 +27,7 @@ from metaquorum.metadata.records.types import (
     ProducerIdsRecord,
     QuotaEntity,
 )
-from metaquorum.pipeline.fleet.batches import LEVEL
-from metaquorum.pipeline.fleet.cluster import BROKER, MIN_ISR, TOPIC, FleetCluster
+from metaquorum.pipeline.fleet.cluster import BROKER, LEVEL, MIN_ISR, TOPIC, FleetCluster
 from metaquorum.pipeline.fleet.incidents import (
     FLAPS,
     INCIDENTS,

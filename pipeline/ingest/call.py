@@ -13,8 +13,7 @@ from typing import Any
 def problem(release: str | None) -> str | None:
     """Why this executor cannot run tasks of a driver with this `release`; None: it can."""
     try:
-        from metaquorum.pipeline.ingest.frames import table_batches
-        from metaquorum.pipeline.ingest.tasks import installed
+        from metaquorum.pipeline.ingest.tasks import installed, table_batches
     except ImportError as error:
         return f"an executor cannot import {error.name or error}"
     del table_batches
@@ -32,7 +31,7 @@ def rows(batches: Iterator[Any], name: str, release: str | None, advice: str) ->
     if said is not None:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise RuntimeError(f"{said}: {advice}")
-    from metaquorum.pipeline.ingest.frames import table_batches
+    from metaquorum.pipeline.ingest.tasks import table_batches
 
     yield from table_batches(batches, name)
 

@@ -51,13 +51,11 @@ from metaquorum.pipeline.ingest.work import (
 )
 from metaquorum.pipeline.ingest.writer import ClusterWriter, day_of
 from metaquorum.pipeline.intervals.cluster import RESUME_EVERY
-from metaquorum.pipeline.logs.clusters import merge_histories
+from metaquorum.pipeline.logs.clusters import Facts, merge_histories
 from metaquorum.pipeline.logs.cut import section_pieces
-from metaquorum.pipeline.logs.executors import can_read, unseen
-from metaquorum.pipeline.logs.identity import Facts
 from metaquorum.pipeline.logs.merged import SHARED_ID, UNREADABLE, MergedHistory
 from metaquorum.pipeline.logs.pieces import SPAN_RECORDS, spans_of
-from metaquorum.pipeline.logs.places import LogPlace, find_logs
+from metaquorum.pipeline.logs.places import LogPlace, can_read, find_logs, unseen
 from metaquorum.pipeline.logs.survey import SPLIT_BYTES, LogSurvey, nothing_of
 from metaquorum.pipeline.stores.address import address
 from metaquorum.pipeline.stores.disk import StoreDisk

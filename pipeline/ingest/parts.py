@@ -35,10 +35,10 @@ from metaquorum.pipeline.intervals.log_parts import (
     continues,
     spliced,
 )
-from metaquorum.pipeline.intervals.many_changes import feed_window
 from metaquorum.pipeline.intervals.moments import BatchClock, Row, Silence
 from metaquorum.pipeline.intervals.state import decode_state
-from metaquorum.pipeline.intervals.tables.states import StateRows
+from metaquorum.pipeline.intervals.tables.partitions import StateRows
+from metaquorum.pipeline.intervals.touched import feed_window
 from metaquorum.pipeline.logs.cut import section_pieces
 from metaquorum.pipeline.logs.damage import CORRUPT, SEAM, DamageNotes, DamageRow
 from metaquorum.pipeline.logs.merged import HistoryRun

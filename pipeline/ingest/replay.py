@@ -38,10 +38,10 @@ from metaquorum.pipeline.ingest.retained import retain
 from metaquorum.pipeline.ingest.work import PartTask, ReplayTask, TaskResult
 from metaquorum.pipeline.ingest.writer import ClusterWriter, day_of
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
-from metaquorum.pipeline.intervals.many_changes import feed_window
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row
+from metaquorum.pipeline.intervals.touched import feed_window
+from metaquorum.pipeline.logs.clusters import facts_of_image
 from metaquorum.pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
-from metaquorum.pipeline.logs.identity import facts_of_image
 from metaquorum.pipeline.logs.merged import SHARED_ID, HistoryRun, MergedHistory
 from metaquorum.pipeline.logs.pieces import part_of, read_piece
 from metaquorum.pipeline.logs.survey import LogSurvey, snapshot_file

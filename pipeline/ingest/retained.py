@@ -13,8 +13,8 @@ from collections.abc import Container, Iterable, Iterator
 import msgspec
 
 from metaquorum.pipeline.ingest.layout import STATE, ClusterEntry
+from metaquorum.pipeline.logs.clusters import Facts
 from metaquorum.pipeline.logs.cut import section_pieces
-from metaquorum.pipeline.logs.identity import Facts
 from metaquorum.pipeline.logs.merged import HistoryRun, MergedHistory
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
 from metaquorum.pipeline.logs.places import FACTS_FILE, ORIGINS_FILE, LogPlace

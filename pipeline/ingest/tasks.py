@@ -5,6 +5,7 @@ Input and output are values and files; nothing else is shared with the driver.
 
 from __future__ import annotations
 
+import datetime
 import gc
 import itertools
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from metaquorum.pipeline.arrow.schemas import record_batches
+from metaquorum.pipeline.arrow import record_batches
+from metaquorum.pipeline.ingest.layout import WrittenFile
 from metaquorum.pipeline.ingest.parts import run_part
-from metaquorum.pipeline.ingest.replay import run_first_part, run_replay
+from metaquorum.pipeline.ingest.replay import replay_into, run_first_part, run_replay
 from metaquorum.pipeline.ingest.work import (
     FactsTask,
     PartTask,
@@ -30,11 +32,14 @@ from metaquorum.pipeline.ingest.work import (
 )
 from metaquorum.pipeline.ingest.writer import ClusterWriter
 from metaquorum.pipeline.intervals.moments import DAY_MS
-from metaquorum.pipeline.logs.executors import where
-from metaquorum.pipeline.logs.identity import read_facts
-from metaquorum.pipeline.logs.selection import Selection
+from metaquorum.pipeline.logs.clusters import read_facts
+from metaquorum.pipeline.logs.cut import section_pieces
+from metaquorum.pipeline.logs.merged import MergedHistory
+from metaquorum.pipeline.logs.pieces import Selection
+from metaquorum.pipeline.logs.places import where
 from metaquorum.pipeline.logs.survey import survey
 from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
 from metaquorum.storage.errors import FileMissingError, StorageError
 
 _GC_THRESHOLD = 200_000
@@ -133,3 +138,62 @@ def by_day(batch: pa.RecordBatch, final_below: int) -> Iterator[tuple[int, bool,
     places = [0, *edges.tolist(), batch.num_rows]
     for low, high in itertools.pairwise(places):
         yield int(days[low]), bool(final[low]), batch.slice(low, high - low)
+
+
+# Computes a table of one cluster from its history, in memory, for `make_table`.
+
+_DAY = datetime.timedelta(days=1)
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+class _Rows(ClusterWriter):
+    """Keeps the rows of one table instead of writing files."""
+
+    def __init__(self, cluster: str, table: str) -> None:
+        super().__init__("", cluster, "")
+        self._table = table
+        self.kept: list[pa.RecordBatch] = []
+
+    def arrow(self, table: str, day: int, data: pa.RecordBatch, *, final: bool) -> None:
+        if table == self._table:
+            self.kept.append(_whole(table, self._cluster, day, data))
+
+    def close(self) -> list[WrittenFile]:
+        return []
+
+
+def _whole(table: str, cluster: str, day: int, data: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with their partition columns, which Spark puts last."""
+    count = data.num_rows
+    schema = arrow_schema(TABLES[table])
+    given = {name: data.column(name) for name in data.schema.names}
+    given["cluster"] = pa.array([cluster] * count, pa.string())
+    given["date"] = pa.array([_EPOCH + day * _DAY] * count, pa.date32())
+    names = [name for name in schema.names if name not in PARTITION_COLUMNS]
+    names += [name for name in schema.names if name in PARTITION_COLUMNS]
+    return pa.RecordBatch.from_arrays([given[name] for name in names], names=names)
+
+
+def table_batches(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+    """Rows of the table `name` for every history (column `history`)."""
+    for batch in batches:
+        for history in batch.column("history").to_pylist():
+            merged = msgspec.msgpack.decode(history, type=MergedHistory)
+            yield from _all_records(merged) if name == "records" else _replayed(merged, name)
+
+
+def _all_records(merged: MergedHistory) -> Iterator[pa.RecordBatch]:
+    for section in merged.sections:
+        for piece in section_pieces(section.log, section.start, section.end):
+            for batch in record_batches("all", piece, Selection()):
+                for day, _, part in by_day(batch, 0):
+                    yield _whole("records", merged.cluster, day, part)
+
+
+def _replayed(merged: MergedHistory, name: str) -> Iterator[pa.RecordBatch]:
+    rows = _Rows(merged.cluster, name)
+    task = ReplayTask(
+        merged=merged, resume_offset=0, state_file=None, out="", run="", state_target="", final_below=0
+    )
+    replay_into(task, rows)
+    yield from rows.kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from metaquorum.pipeline.ingest.layout import FileRow, ReportedDamage, WrittenFile
-from metaquorum.pipeline.logs.identity import Facts
+from metaquorum.pipeline.logs.clusters import Facts
 from metaquorum.pipeline.logs.merged import MergedHistory
 from metaquorum.pipeline.logs.pieces import HistorySpan, Piece
 from metaquorum.pipeline.logs.places import LogPlace

@@ -25,10 +25,10 @@ from metaquorum.metadata.image.chunk import (
     RECOVERING_FLAG,
 )
 from metaquorum.metadata.image.columns import NO_RARE_FIELDS
-from metaquorum.pipeline.arrow.fields import CHUNK_ROWS, TIME_TYPE, padded_lists, same, times
+from metaquorum.pipeline.arrow import CHUNK_ROWS, TIME_TYPE, padded_lists, same, times
 from metaquorum.pipeline.ingest.layout import DATA, WrittenFile, escape
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_TIME_MS, Row
-from metaquorum.pipeline.intervals.tables.states import (
+from metaquorum.pipeline.intervals.tables.partitions import (
     ACTOR,
     CHANGED,
     KNOWN,

@@ -31,7 +31,15 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.pipeline.intervals.differences import BatchDifferences
-from metaquorum.pipeline.intervals.many_changes import (
+from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
+from metaquorum.pipeline.intervals.state import (
+    SavedState,
+    StateError,
+    decode_image,
+    decode_state,
+    saved_bytes,
+)
+from metaquorum.pipeline.intervals.touched import (
     MIN_TOGETHER,
     NOT_THE_FIRST,
     Times,
@@ -40,14 +48,6 @@ from metaquorum.pipeline.intervals.many_changes import (
     first_unusual,
     kinds_of,
     times_of,
-)
-from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
-from metaquorum.pipeline.intervals.state import (
-    SavedState,
-    StateError,
-    decode_image,
-    decode_state,
-    saved_bytes,
 )
 from metaquorum.pipeline.intervals.trackers import Taken, Trackers
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch

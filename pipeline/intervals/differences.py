@@ -18,17 +18,15 @@ from metaquorum.metadata.image.chunk import LEADER_EPOCH, IntArray
 from metaquorum.metadata.inspect.changes.change_steps import BrokerStep
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer
-from metaquorum.pipeline.intervals.many_changes import ManyChanges, Turns, foresee, still_named
 from metaquorum.pipeline.intervals.moments import Moment
-from metaquorum.pipeline.intervals.tables.cause_feed import leads_nothing
-from metaquorum.pipeline.intervals.tables.incidents import ManyLosses
+from metaquorum.pipeline.intervals.tables.incidents import ManyLosses, leads_nothing
 from metaquorum.pipeline.intervals.tables.violations import (
     ActiveBrokers,
     Question,
     is_plainly_sound,
     topic_is_plainly_sound,
 )
-from metaquorum.pipeline.intervals.touched import Touched
+from metaquorum.pipeline.intervals.touched import ManyChanges, Touched, Turns, foresee, still_named
 from metaquorum.pipeline.intervals.trackers import Trackers
 from metaquorum.storage.batches.places import Places
 

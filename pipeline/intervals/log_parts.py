@@ -25,7 +25,7 @@ from metaquorum.pipeline.intervals.moments import Row
 from metaquorum.pipeline.intervals.state import StateError
 from metaquorum.pipeline.intervals.tables.availability import Cell, DailySums
 from metaquorum.pipeline.intervals.tables.brokers import LevelKey
-from metaquorum.pipeline.intervals.tables.states import StateRows
+from metaquorum.pipeline.intervals.tables.partitions import StateRows
 from metaquorum.pipeline.intervals.trackers import RowsByTable, Taken, Trackers
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES
 from metaquorum.storage.batches.batch import RecordBatch

@@ -12,29 +12,24 @@ from typing import Any
 import msgspec
 
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
-from metaquorum.metadata.inspect.changes.change_steps import BrokerStep
-from metaquorum.metadata.inspect.changes.leaderships import was_unclean
+from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, was_unclean
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.control import LeaderChangeMessage
-from metaquorum.pipeline.intervals.audit_trail import AuditTrail
 from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row, Silence
 from metaquorum.pipeline.intervals.state import StateError
-from metaquorum.pipeline.intervals.tables.availability import Availability
+from metaquorum.pipeline.intervals.tables.availability import Availability, Failovers
 from metaquorum.pipeline.intervals.tables.brokers import (
     FENCED,
     BrokerIds,
     BrokerSessions,
+    BrokerShares,
     DirectoryEvents,
     Upgrades,
 )
-from metaquorum.pipeline.intervals.tables.cause_feed import CauseFeed
-from metaquorum.pipeline.intervals.tables.coverage import CoverageRows
-from metaquorum.pipeline.intervals.tables.failovers import Failovers
-from metaquorum.pipeline.intervals.tables.incidents import Incidents
+from metaquorum.pipeline.intervals.tables.incidents import CauseFeed, Incidents
 from metaquorum.pipeline.intervals.tables.partitions import PartitionStates
-from metaquorum.pipeline.intervals.tables.placement import BrokerShares
-from metaquorum.pipeline.intervals.tables.quorum import QuorumEpochs, VoterPeriods
-from metaquorum.pipeline.intervals.tables.settings import Configs, Topics
+from metaquorum.pipeline.intervals.tables.quorum import CoverageRows, QuorumEpochs, VoterPeriods
+from metaquorum.pipeline.intervals.tables.settings import AuditTrail, Configs, Topics
 from metaquorum.pipeline.intervals.tables.violations import Violations
 from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.storage.uuids import uuid_to_text

@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from metaquorum.pipeline.logs.clusters import merge_histories
-from metaquorum.pipeline.logs.identity import read_facts
+from metaquorum.pipeline.logs.clusters import merge_histories, read_facts
 from metaquorum.pipeline.logs.merged import MergedHistory
-from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.pieces import Piece, Selection
 from metaquorum.pipeline.logs.places import LogPlace
-from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.survey import LogSurvey, SegmentSurvey, Split, hop, survey
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.archive import FileInArchive

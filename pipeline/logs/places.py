@@ -3,7 +3,9 @@ them."""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +15,7 @@ import msgspec
 
 from metaquorum.metadata.inspect.log.log import ClusterIdentity, MetadataLog, open_log
 from metaquorum.pipeline.stores.address import is_remote
-from metaquorum.pipeline.stores.disk import StoreDisk
-from metaquorum.pipeline.stores.packed import GZIP, is_archive
+from metaquorum.pipeline.stores.disk import GZIP, StoreDisk, holder_of, is_archive
 from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
 from metaquorum.storage.errors import FileMissingError, NotALogError, StorageError
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
@@ -198,4 +199,40 @@ def _place(log: MetadataLog, identity: ClusterIdentity | None, cluster: str | No
         path=log.path,
         cluster=cluster or named or f"file:{log.path}",
         node_id=identity.node_id if identity is not None else None,
+    )
+
+
+# Checks that an executor sees the paths of the driver, and names executors in messages.
+#
+# The check and the wording: driver and executors may be on different machines, or in different folders.
+
+
+def where() -> str:
+    """This process as an operator can find it."""
+    return f"the executor on {socket.gethostname()} (process {os.getpid()}, started in {os.getcwd()})"
+
+
+def require_path(disk: Disk, path: str) -> None:
+    """Raises FileNotFoundError, PermissionError or StorageError if this process cannot read a
+    path where a log was found."""
+    if not disk.exists(path):
+        raise FileNotFoundError(2, "there is no such file or directory", path)
+    if not is_remote(path) and not os.access(holder_of(path), os.R_OK):
+        raise PermissionError(13, "permission to read it is denied", path)
+
+
+def can_read(path: str) -> bool:
+    """Whether this process can read a path."""
+    try:
+        require_path(StoreDisk(), path)
+    except (OSError, StorageError):
+        return False
+    return True
+
+
+def unseen(who: str, path: str, problem: str) -> str:
+    """The message that `who` cannot read what the driver can."""
+    return (
+        f"{who} cannot read {path}, which the driver can ({problem}): put logs and tables where the "
+        "driver and all executors can read them, in a store or under the same path"
     )

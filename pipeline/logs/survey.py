@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.pipeline.logs.executors import require_path
-from metaquorum.pipeline.logs.places import ORIGINS_FILE, LogPlace
+from metaquorum.pipeline.logs.places import ORIGINS_FILE, LogPlace, require_path
 from metaquorum.pipeline.stores.address import is_remote
-from metaquorum.pipeline.stores.disk import StoreDisk
-from metaquorum.pipeline.stores.packed import holder_of
+from metaquorum.pipeline.stores.disk import StoreDisk, holder_of
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk, join, name_of, read_file
 from metaquorum.storage.files.snapshots import snapshot_path

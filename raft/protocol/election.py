@@ -122,10 +122,14 @@ def _is_up_to_date(state: RaftState, request: VoteRequest) -> bool:
 
 
 def _on_binding_vote(state: RaftState, request: VoteRequest, *, now_ms: int) -> bool:
-    """A vote for a higher epoch is persisted together with that epoch."""
+    """A vote for a higher epoch is persisted together with that epoch. An observer that refuses its vote
+    keeps its epoch: a voter without pre-votes that missed its removal raises its own for as long as it runs,
+    and in that epoch the leader, in a lower one, would answer no fetch."""
     candidate = Vote(request.candidate_id, request.candidate_directory_id)
     if request.epoch > state.epoch:
         granted = _is_up_to_date(state, request)
+        if not granted and not state.may_stand:
+            return False
         transitions.become_unattached(state, request.epoch, candidate if granted else None, now_ms=now_ms)
         return granted
     if state.vote is not None:
@@ -179,7 +183,7 @@ def on_vote_response(state: RaftState, flight: InFlight, response: VoteResponse,
     granted = granted and not memory.refuse_vote(state, flight.to, _asked(flight), response)
     if granted:
         role.granted.add(flight.to)
-    elif flight.to not in role.granted:
+    else:
         role.rejected.add(flight.to)
     settle_election(state, now_ms=now_ms)
 
@@ -406,7 +410,9 @@ def _check_leader_claim(
         return RaftError.FENCED_LEADER_EPOCH
     if leader_id == state.node_id:
         return RaftError.INVALID_REQUEST if leader_id in state.voters else RaftError.INCONSISTENT_VOTER_SET
-    if not transitions.can_follow(state, leader_id, request.leader_endpoints):
+    is_known = (epoch, leader_id) == (state.epoch, state.known_leader_id)
+    # A removed leader of Apache Kafka's resigns without saying where it listens.
+    if not is_known and not transitions.can_follow(state, leader_id, request.leader_endpoints):
         return RaftError.INCONSISTENT_VOTER_SET
     if epoch == state.epoch and state.known_leader_id not in (None, leader_id):
         state.warn_once(

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.quorum.voters import add_raft_voter, remove_raft_voter
+from metaquorum.clients.quorum.admin import AdminClient, add_raft_voter, remove_raft_voter
 from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.records.control import Voter

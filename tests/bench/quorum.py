@@ -17,8 +17,7 @@ from typing import Any
 
 import grpc.aio
 
-from metaquorum.clients.quorum.broker_status import describe_broker_nodes
-from metaquorum.clients.quorum.nodes import describe_nodes
+from metaquorum.clients.quorum.nodes import describe_broker_nodes, describe_nodes
 from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.requests.common import NO_BROKER
 from metaquorum.proto import broker_pb2 as broker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.formatted import existing_cluster_id
+from metaquorum.cli.layout import existing_cluster_id
 from metaquorum.node.local_nodes import free_ports
 from tests.e2e.processes import ENVIRONMENT, Process, run_cli, running
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.clients.admin.voters import describe_voters
+from metaquorum.clients.admin.cluster import describe_voters
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError

@@ -55,6 +55,7 @@ _STORAGE_TESTS = (
         f"tests/unit/broker/test_directory_{name}.py"
         for name in ("cleaner", "compacted", "damaged", "log_starts", "store")
     ),
+    "tests/unit/broker/test_framings.py",
     "tests/unit/broker/test_replica_transactions.py",
     "tests/unit/broker/test_replica_validation.py",
     "tests/unit/broker/test_replica_produce.py",

@@ -229,7 +229,7 @@ ACCESS_BUGS = (
         name="certificates-that-no-one-checked",
         breaks="a certificate identifies its owner only if TLS has verified it",
         source="docs/security.md",
-        file="rpc/callers.py",
+        file="rpc/rights.py",
         old='shown = context.auth_context().get("x509_pem_cert") if self._shows_certificates else None',
         new='shown = context.auth_context().get("x509_pem_cert")',
         caught_by=(GRPC,),

@@ -16,8 +16,8 @@ from metaquorum.storage.disk.interface import read_file
 from metaquorum.storage.files.known_committed import load_known
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import PowerLossError
 
 VOTERS = tuple(raft.Voter(node_id=at, host="127.0.0.1", port=1 + at) for at in range(5))
 CONFIG = raft.RaftConfig(note_committed_ms=5, sync_committed_ms=50)

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
-from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
+from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
 from metaquorum.storage.cleaner.plan import plan_cleaning
 from metaquorum.storage.errors import DiskError, FileMissingError
 from metaquorum.storage.partition.partition_log import PartitionLog
-from metaquorum.testing.faults import PowerLossError
+from metaquorum.testing.faulty_file import PowerLossError
 from tests.unit.storage.cleaner_bench import SETTINGS, Writer, check, clean, load, make_disk, settle, told
 
 

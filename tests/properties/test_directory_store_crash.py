@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.storage.errors import DiskError
-from metaquorum.testing.faults import PowerLossError
+from metaquorum.testing.faulty_file import PowerLossError
 from tests.unit.broker.directory_bench import Bench
 
 STEPS: dict[str, Callable[[Bench], object]] = {

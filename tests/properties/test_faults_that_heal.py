@@ -21,10 +21,9 @@ from metaquorum.listeners.services import Client, EndConnection
 from metaquorum.network.deferred import Driven
 from metaquorum.storage.errors import DiskError
 from metaquorum.testing.clock import ClusterClock
-from metaquorum.testing.disk_faults import DiskFaultOrder, begin_disk_fault
 from metaquorum.testing.interception import ClientFault, Interception, RequestPath
 from metaquorum.testing.loop import LoopThread
-from metaquorum.testing.memory_disk import MemoryDisk
+from metaquorum.testing.memory_disk import DiskFaultOrder, MemoryDisk, begin_disk_fault
 from metaquorum.testing.network import Delay, Network, Pair, Sending
 from metaquorum.testing.request_faults import How, RequestFault
 from metaquorum.wire.codec import Request, RequestHeader

@@ -23,8 +23,8 @@ from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, FileMissingError, StorageError
 from metaquorum.storage.log.reader import LogReader
-from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import PowerLossError
 from tests.unit.metadata.made_logs import write
 
 LOG = "__cluster_metadata-0"

@@ -14,8 +14,8 @@ from metaquorum.metadata.inspect.causes.elections import CHANGED_LEADER
 from metaquorum.metadata.inspect.causes.losses import LOSSES
 from metaquorum.metadata.inspect.causes.rule import Cause, Scene
 from metaquorum.metadata.inspect.causes.table import partition_causes
+from metaquorum.metadata.inspect.changes import changes
 from metaquorum.metadata.inspect.changes import changes as changes_module
-from metaquorum.metadata.inspect.changes import many_changes
 from metaquorum.metadata.inspect.changes.change_steps import PartitionStep
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.entities.targets import parse_target
@@ -24,7 +24,7 @@ from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.control import LeaderChangeMessage
-from metaquorum.pipeline.intervals.tables import cause_feed
+from metaquorum.pipeline.intervals.tables import incidents
 from metaquorum.storage.batches.batch import RecordBatch
 from tests.properties.random_histories import PARTITIONS, histories
 from tests.unit.pipeline.intervals.telling import named, replayed, tables_of
@@ -39,7 +39,7 @@ class SmallSlices:
     """Controllers split fences of thousands of partitions; here, of two."""
 
     def __enter__(self) -> None:
-        rooms: tuple[Any, ...] = (changes_module, many_changes, cause_feed)
+        rooms: tuple[Any, ...] = (changes_module, changes, incidents)
         self._patches = [patch.object(room, "SLICE_MIN", SLICE) for room in rooms]
         for one in self._patches:
             one.start()

@@ -19,8 +19,8 @@ from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faults import FaultProfile, PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import FaultProfile, PowerLossError
 from tests.systems.plain_disk import PlainDisk
 from tests.unit.storage.whole_log import whole
 

@@ -15,7 +15,7 @@ from metaquorum.controller.partitions.partition_change import Election, Rules, T
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import BrokerRegistration, BrokersImage, PartitionInfo
 from metaquorum.metadata.image.types import NO_LEADER, RECOVERED, RECOVERING
-from metaquorum.metadata.inspect.changes.leaderships import reassignment, was_unclean
+from metaquorum.metadata.inspect.changes.change_steps import reassignment, was_unclean
 from tests.unit.pipeline.intervals.telling import read_log, told
 
 DATA = Path(__file__).resolve().parents[1] / "data/unclean-elections"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from metaquorum.cli.admin.voter_plan import (
+from metaquorum.cli.admin.voter_changes import (
     StepKind,
     VoterPlan,
     VoterStep,

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metaquorum.metadata.records import types as r
-from metaquorum.pipeline.intervals import cluster, many_changes
+from metaquorum.pipeline.intervals import cluster, touched
 from tests.unit.pipeline.intervals.telling import (
     DIR_A,
     DIR_B,
@@ -190,9 +190,9 @@ def test_windows_say_what_records_say(steps: list[Step], window: int) -> None:
 def together(lines: Sequence[Line], window: int = 4_096) -> int:
     """How many records were combined, after checking that both ways agree."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (cluster, many_changes):
+        for module in (cluster, touched):
             patch.setattr(module, "MIN_TOGETHER", 2)
-        patch.setattr(many_changes, "MAX_ALONE", 1)
+        patch.setattr(touched, "MAX_ALONE", 1)
         return assert_same(batches(lines), window)
 
 

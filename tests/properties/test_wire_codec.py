@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from metaquorum.wire import codec
 from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.explain import where_decoding_fails
+from metaquorum.wire.primitives import write_tags
 from metaquorum.wire.table import APIS, MessageType, request_type, response_type
 from tests.properties.wire_values import TEXT, filled, messages
+
+TAGS = st.dictionaries(st.integers(0, 2**31 - 2), st.binary(max_size=9), max_size=3).map(
+    lambda tags: tuple(sorted(tags.items()))
+)
+"""Tagged fields that this release does not know."""
 
 KEYS = [pytest.param(key, id=api.name) for key, api in APIS.items()]
 
@@ -36,7 +42,10 @@ def test_a_request_that_is_written_is_read(key: int, data: st.DataObject) -> Non
     api = APIS[key]
     version = data.draw(st.sampled_from(api.versions))
     body = data.draw(messages(request_type(key).schema, version, api.is_flexible(version)))
-    header = codec.RequestHeader(key, version, data.draw(st.integers(-1, 9)), data.draw(st.none() | TEXT))
+    tags = data.draw(TAGS) if api.is_flexible(version) else ()
+    header = codec.RequestHeader(
+        key, version, data.draw(st.integers(-1, 9)), data.draw(st.none() | TEXT), tags
+    )
     frame = b"".join(codec.encode_request(header, body))
     assert codec.decode_request(frame) == codec.Request(header, body, len(frame), frame)
     assert codec.decode_request(memoryview(bytearray(frame))).body == body
@@ -53,8 +62,12 @@ def test_a_response_that_is_written_is_read(key: int, data: st.DataObject) -> No
     if api.name == "ApiVersions" and body.error_code == 35 and version:
         return  # always in version 0
     frame = b"".join(codec.encode_response(key, version, 7, body))
-    response = codec.decode_response(key, version, frame)
-    assert (response.correlation_id, response.body, response.end) == (7, body, len(frame))
+    assert codec.decode_response(key, version, frame) == codec.Response(version, 7, body, len(frame))
+    if api.is_flexible(version) and api.name != "ApiVersions":
+        tags = data.draw(TAGS)
+        tagged = frame[:4] + write_tags([], tags, frozenset()) + frame[5:]
+        found = codec.decode_response(key, version, tagged)
+        assert found == codec.Response(version, 7, body, len(tagged), tags)
     assert not names_a_field(response_type(key), version, body)
 
 

@@ -397,7 +397,7 @@ class KafkaVoter39(KafkaVoter):
     def _end(self) -> ms.EndQuorumEpochRequest:
         named = [each for each in self.successors if each in self.voter_set]
         candidates = tuple(PreferredCandidate(each, self._directory_of(each)) for each in named)
-        return replace(super()._end(), preferred_candidates=candidates, leader_endpoints=self.endpoints)
+        return replace(super()._end(), preferred_candidates=candidates)  # Kafka's has no endpoints
 
     def _fetch(self) -> ms.FetchRequest:
         return replace(super()._fetch(), replica_directory_id=self.directory_id)

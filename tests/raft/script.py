@@ -300,8 +300,9 @@ class Script:
         self.world.input(int(node), lambda core: core.tick(now_ms=self.world.now))
 
     def do_elect(self, node: str) -> None:
-        """elect 1: shorthand for stand, settle and heard, shown as its result only."""
+        """elect 1: shorthand for stand, settle and heard, shown as its result only. It must lead then."""
         self._quietly(lambda: (self.do_stand(node), self.do_settle(), self.do_heard(node), self.do_settle()))
+        assert self.world.core(int(node)).is_leader, f"node {node} was not elected"
         self.do_status()
 
     def do_heard(self, node: str) -> None:

@@ -26,8 +26,8 @@ from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import PowerLossError
 from tests.sim.engine import Engine
 from tests.sim.marks import Marks
 from tests.sim.network import Network

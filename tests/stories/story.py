@@ -17,11 +17,11 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from metaquorum.cli.main import main
-from metaquorum.metadata.first_checkpoint import first_checkpoint
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.replay import ReplayState
 from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.node.formatted import first_checkpoint
 from metaquorum.storage.batches.batch import (
     RecordBatch,
     encode_batch,

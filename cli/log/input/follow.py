@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
-from metaquorum.metadata.inspect.timeline.growing import GrowingStory
+from metaquorum.metadata.inspect.timeline.story import GrowingStory
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage, LogReader
 

@@ -23,8 +23,7 @@ import msgspec
 from metaquorum.cli.errors import Failure, print_problem
 from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.log.input.options import offsets_text
-from metaquorum.cli.log.input.source import BEFORE_OPENING, NAMES
-from metaquorum.cli.log.input.temporary import temporary_directory
+from metaquorum.cli.log.input.source import BEFORE_OPENING, NAMES, temporary_directory
 from metaquorum.lines import one_line
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.storage.disk.interface import join
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from metaquorum.cli.cluster import ClusterOptions
     from metaquorum.clients.kafka.live_log import FollowingCopy, LiveSource
     from metaquorum.clients.kafka.observer import LiveLog
-    from metaquorum.clients.kafka.voters import VoterReport
+    from metaquorum.clients.kafka.quorum import VoterReport
 
 T = TypeVar("T")
 

@@ -11,20 +11,82 @@ from click.shell_completion import CompletionItem
 
 from metaquorum.cli.errors import print_problem
 from metaquorum.cli.given import GivenPath
-from metaquorum.cli.log.input import complete as log_complete
 from metaquorum.cli.log.input.select import entity_path, record_type
 from metaquorum.cli.log.input.source import MetadataLog, ReadBatch, ReadProgress
 from metaquorum.cli.text.output import json_line
 from metaquorum.metadata.errors import InspectError
-from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.entities.targets import parse_target
-from metaquorum.metadata.inspect.log.coverage import Coverage, offsets_text
-from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.checks.checks import known_checks
+from metaquorum.metadata.inspect.entities.targets import (
+    continuations,
+    fields_of_target,
+    parse_target,
+    suggestion,
+)
+from metaquorum.metadata.inspect.log.coverage import Coverage, ShownAs, offsets_text
+from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import Point, parse_point, parse_time_ms
+from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.metadata.records.schema import TYPE_NAMES
 from metaquorum.metadata.records.types import TopicRecord
 from metaquorum.platforms import slashed
+from metaquorum.storage.archive import disk_for
+
+# Shell completion must not fail or print: after a problem it offers nothing.
+MAX_REPLAYED_BYTES = 64 << 20
+"""Of a larger log only the newest snapshot is read: Tab should answer at once."""
+
+
+def complete_entities(context: click.Context, beginning: str) -> list[str]:
+    """Entities of the log at the PATH typed before."""
+    image = _image(context)
+    return continuations(beginning, image or MetadataImage()) if image or "/" not in beginning else []
+
+
+def complete_targets(context: click.Context, beginning: str) -> list[str]:
+    """Entities, and their fields after a dot."""
+    entity, dot, field = beginning.rpartition(".")
+    if dot:
+        found = [f"{entity}.{one}" for one in fields_of_target(entity) if one.startswith(field)]
+        if found:
+            return found
+    return complete_entities(context, beginning)
+
+
+def complete_checks(context: click.Context, beginning: str) -> list[str]:
+    return [one for one in known_checks() if one.startswith(beginning)]
+
+
+def complete_types(context: click.Context, beginning: str) -> list[str]:
+    """Record types as people type them (`partition-change`) or by their full names."""
+    if beginning.isupper():
+        return [one for one in TYPE_NAMES if one.startswith(beginning)]
+    short = (one.removesuffix("_RECORD").lower().replace("_", "-") for one in TYPE_NAMES)
+    return [one for one in short if one.startswith(beginning.lower())]
+
+
+def _image(context: click.Context) -> MetadataImage | None:
+    paths = context.params.get("paths") or context.args  # args: while an option waits for its value
+    path = context.params.get("path") or next(iter(paths), None)
+    if not isinstance(path, str):
+        return None
+    with suppress(Exception):
+        log = _log(path)
+        snapshots = log.snapshots()
+        if log.size_bytes() > MAX_REPLAYED_BYTES and snapshots:
+            log = log.snapshot(snapshots[-1])
+        return state_at(log, past_corruption=not log.is_checkpoint).image
+    return None
+
+
+def _log(path: str) -> MetadataLog:
+    disk = disk_for(path)
+    with suppress(Exception):
+        return open_log(disk, path)
+    return most_complete(find_logs(disk, path))
+
 
 __all__ = [
     "ENTITY",
@@ -72,9 +134,9 @@ class Checked(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(one) for one in found]
 
 
-TYPE = Checked("type", record_type, log_complete.types)
-ENTITY = Checked("entity", entity_path, log_complete.entities)
-TARGET = Checked("entity", parse_target, log_complete.targets)
+TYPE = Checked("type", record_type, complete_types)
+ENTITY = Checked("entity", entity_path, complete_entities)
+TARGET = Checked("entity", parse_target, complete_targets)
 TIME = Checked("time", parse_time_ms)
 POINT = Checked("offset|time", parse_point)
 
@@ -114,7 +176,7 @@ def suggestion_from(log: MetadataLog, entity: str) -> str:
     with suppress(InspectError):
         image = state_at(log, past_corruption=True).image
         names = log.namer()
-        if log.size_bytes() <= log_complete.MAX_REPLAYED_BYTES:
+        if log.size_bytes() <= MAX_REPLAYED_BYTES:
             for item in log.items():
                 for decoded in item.records if isinstance(item, ReadBatch) else ():
                     if isinstance(decoded.record, TopicRecord):

@@ -13,9 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.coverage import ShownAs
 from metaquorum.metadata.inspect.log.entities import entity_problem, is_below
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.schema import TYPE_NAMES
 from metaquorum.storage.batches.format import BatchHeader

@@ -11,8 +11,7 @@ from metaquorum.cli.errors import EXIT_FAILED, as_failure, print_problem
 from metaquorum.cli.log.input.live import REFRESH, LiveCommand
 from metaquorum.cli.log.input.options import PATH, POINT, Complaints, past_corruption_option
 from metaquorum.cli.log.input.source import open_path
-from metaquorum.cli.log.shell import moving, past_commands, state_commands
-from metaquorum.cli.log.shell.moving import where
+from metaquorum.cli.log.shell.commands import COMMANDS, where
 from metaquorum.cli.log.shell.session import ShellError, ShellSession
 from metaquorum.cli.text.output import secrets_option
 from metaquorum.lines import printable
@@ -101,9 +100,6 @@ class _Editor:
 def is_interactive() -> bool:
     """Whether standard input and output are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-COMMANDS = (*moving.COMMANDS, *state_commands.COMMANDS, *past_commands.COMMANDS)
 
 
 @click.command("shell", cls=LiveCommand)

@@ -36,9 +36,8 @@ from metaquorum.metadata.inspect.causes.rule import (
     Scene,
     ids,
 )
-from metaquorum.metadata.inspect.changes.change_steps import Place
+from metaquorum.metadata.inspect.changes.change_steps import Place, is_last_known, reassignment, was_unclean
 from metaquorum.metadata.inspect.changes.changes import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION
-from metaquorum.metadata.inspect.changes.leaderships import is_last_known, reassignment, was_unclean
 from metaquorum.metadata.records import types as r
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from metaquorum.metadata.image.types import ControllerRegistration
 from metaquorum.metadata.inspect.causes.rule import Cause, CauseRules, Reason
-from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.secrets import setting_shown
+from metaquorum.metadata.text.tree import acl_text, quota_text, scram_text
 
 
 class RecordChange(NamedTuple):

@@ -13,18 +13,18 @@ import msgspec
 
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import Provenance
-from metaquorum.metadata.inspect.checks.bisection import BINARY, HEADERS, SCAN, Bisection
 from metaquorum.metadata.inspect.checks.checks import Check
 from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
 from metaquorum.metadata.inspect.checks.predicate_names import Subject
+from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between
 from metaquorum.metadata.inspect.log.coverage import (
+    Limits,
     before_the_log,
     before_the_state,
     behind_the_log,
     known_from,
 )
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
-from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.log_replay import LogReplay, Notes
 from metaquorum.metadata.inspect.walk.reader import Happening, HistoryReader, LostRecords, WrongPlace
@@ -48,6 +48,50 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
 from metaquorum.storage.types import LogPosition
+
+# The result of a search over a log: the offset at which an expression turned, and how certain that is.
+
+BINARY, SCAN, HEADERS = "binary search", "scan", "scan of batch headers"
+
+
+class Bisection(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a search.
+
+    `step` is the batch with which the check turned false, with the states around it, and `record` the first
+    of its records after which it is false (None: the batch as a whole). Both are None if the check never
+    turns false (`always_false` False) and if it is false from the first state on (`always_false` True, at
+    `from_offset`). `never_defined`: what it refers to is in no state, so it was neither true nor false.
+    `method` is BINARY, SCAN or HEADERS, and `reason` says why. `snapshots` is the number available, `loaded`
+    the number read. `batches` is the number evaluated one by one, and `unknown` the number of their records
+    from a newer version. `limits` has what was not covered.
+    """
+
+    check: str
+    method: str
+    reason: str
+    from_offset: int
+    end_offset: int
+    step: WalkStep | None = None
+    record: DecodedRecord | None = None
+    always_false: bool = False
+    never_defined: bool = False
+    snapshots: int = 0
+    loaded: int = 0
+    batches: int
+    unknown: int
+    limits: Limits
+
+    @property
+    def is_found(self) -> bool:
+        return self.step is not None or self.always_false
+
+    def changes(self) -> list[EntityChange]:
+        """What the batch changed, by entity."""
+        if self.step is None:
+            return []
+        quorums = (self.step.quorum_before, self.step.quorum_after)
+        return changes_between(self.step.before, self.step.after, quorums=quorums)
+
 
 STRIDE = 64
 """Batches between two evaluations while a binary search walks from one snapshot to the next."""

@@ -41,9 +41,8 @@ from metaquorum.metadata.inspect.log.coverage import (
 )
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.voters import voter_set_texts
+from metaquorum.metadata.inspect.log.quorum import voter_set_texts
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
-from metaquorum.metadata.inspect.walk.fast_forward import RULES, BatchPlace, Broken, FastForward
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, WrongPlace
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
@@ -53,6 +52,7 @@ from metaquorum.metadata.inspect.walk.states import (
     state_at,
     steps_about,
 )
+from metaquorum.metadata.inspect.walk.steps import RULES, BatchPlace, Broken, FastForward
 from metaquorum.metadata.invariants import ERROR, Violation, check_batch, check_image
 from metaquorum.metadata.records.control import VotersRecord
 from metaquorum.metadata.snapshot import QuorumRecord

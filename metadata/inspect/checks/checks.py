@@ -13,9 +13,14 @@ import msgspec
 
 from metaquorum.metadata.image import MetadataImage, partition_changes
 from metaquorum.metadata.image.chunk import Chunk
-from metaquorum.metadata.inspect.changes.leaderships import was_unclean
-from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless, under_replicated
-from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
+from metaquorum.metadata.inspect.changes.change_steps import was_unclean
+from metaquorum.metadata.inspect.checks.predicate import (
+    ChunkCounts,
+    Predicate,
+    Verdict,
+    leaderless,
+    under_replicated,
+)
 from metaquorum.metadata.inspect.checks.predicate_names import IMAGE_RULES, Subject
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.spans import is_under_min_isr, under_min_isr

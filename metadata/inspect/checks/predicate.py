@@ -11,7 +11,7 @@ import difflib
 import enum
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, TracebackType
 from typing import Any
@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.image.chunk import Chunk
+from metaquorum.metadata.image.chunk import LEADER, N_ISR, N_REPLICAS, TOPIC, Chunk
 from metaquorum.metadata.image.columns import PartitionColumns
 from metaquorum.metadata.image.image import BrokersImage, FeaturesImage
 from metaquorum.metadata.image.maps import ShardedMap
 from metaquorum.metadata.image.topics import TopicsImage
 from metaquorum.metadata.image.types import (
+    NO_LEADER,
     BrokerRegistration,
     ControllerRegistration,
     PartitionInfo,
@@ -33,7 +34,6 @@ from metaquorum.metadata.image.types import (
     TopicInfo,
 )
 from metaquorum.metadata.inspect.checks.bounds import GROWING_METHODS, Budget, TooMuch, bounded
-from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless
 from metaquorum.metadata.inspect.checks.predicate_names import (
     HELPERS,
     RESOLVERS,
@@ -357,3 +357,45 @@ REFUSED = (_names(_NOT_READ) - _names(_READ) - _OF_DICTS) | _INTERNAL | GROWING_
 def is_refused(name: str) -> bool:
     """Whether expressions may not use an attribute of this name."""
     return name.startswith("_") or name in REFUSED
+
+
+# Counts partitions of an image with some property, repeatedly along a log.
+#
+# The memory of the last count, chunk by chunk, so that counting again costs only what changed.
+
+
+class ChunkCounts:
+    """Counts rows by a function of a chunk."""
+
+    __slots__ = ("_by_chunk", "_count", "_last")
+
+    def __init__(self, count: Callable[[Chunk], int]) -> None:
+        self._count = count
+        self._last: PartitionColumns | None = None
+        self._by_chunk: list[int] = []
+
+    def total(self, columns: PartitionColumns) -> int:
+        """The number over all chunks of `columns`."""
+        last, counts = self._last, self._by_chunk
+        if last is None:
+            counts = [self._count(chunk) for chunk in columns.chunks]
+        elif last is not columns:
+            old, counts = counts, counts[: len(columns.chunks)]
+            counts += [0] * (len(columns.chunks) - len(old))
+            for at in columns.differing_chunks(last):
+                if at < len(counts):
+                    counts[at] = self._count(columns.chunks[at])
+        self._last, self._by_chunk = columns, counts
+        return sum(counts)
+
+
+def leaderless(chunk: Chunk) -> int:
+    """Partitions without a leader."""
+    data = chunk.data
+    return int(np.count_nonzero((data[LEADER] == NO_LEADER) & (data[TOPIC] >= 0)))
+
+
+def under_replicated(chunk: Chunk) -> int:
+    """Partitions with a replica that is not in the ISR."""
+    data = chunk.data
+    return int(np.count_nonzero((data[N_ISR] != data[N_REPLICAS]) & (data[TOPIC] >= 0)))

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 from metaquorum.metadata.image import ImageBuilder
 from metaquorum.metadata.inspect.changes.idle_records import only_epoch_differs, subject, subject_key
-from metaquorum.metadata.inspect.changes.record_texts import scram_text
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.clock import LogClock
 from metaquorum.metadata.inspect.log.points import utc_text
-from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.log.voters import ids_text, voter_ids
+from metaquorum.metadata.inspect.log.quorum import QuorumView, ids_text, voter_ids
 from metaquorum.metadata.inspect.timeline.event_groups import duration
 from metaquorum.metadata.inspect.walk.steps import WalkStep
 from metaquorum.metadata.invariants import ERROR, WARNING
@@ -21,6 +19,7 @@ from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.types import FENCED
+from metaquorum.metadata.text.tree import scram_text
 from metaquorum.storage.uuids import ZERO_UUID
 
 RECORD_RULES = {

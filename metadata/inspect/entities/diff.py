@@ -30,7 +30,6 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
-from metaquorum.metadata.inspect.walk.fast_forward import FastForward
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
@@ -40,6 +39,7 @@ from metaquorum.metadata.inspect.walk.states import (
     steps_about,
     with_quorum,
 )
+from metaquorum.metadata.inspect.walk.steps import FastForward
 from metaquorum.metadata.invariants import partition_path
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in

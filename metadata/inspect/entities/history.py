@@ -20,16 +20,15 @@ from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wante
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock, clock_of
 from metaquorum.metadata.inspect.log.coverage import (
     Coverage,
+    Limits,
     before_the_log,
     before_the_state,
     behind_the_log,
     known_from,
 )
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
-from metaquorum.metadata.inspect.walk.fast_forward import FastForward
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     LogPart,
@@ -43,6 +42,7 @@ from metaquorum.metadata.inspect.walk.states import (
     steps_alone,
     with_quorum,
 )
+from metaquorum.metadata.inspect.walk.steps import FastForward
 from metaquorum.metadata.invariants import partition_path
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.image import MetadataImage, Provenance
+from metaquorum.metadata.inspect.log.coverage import ShownAs
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import Point, utc_text
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage

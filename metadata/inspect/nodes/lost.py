@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
+from metaquorum.metadata.inspect.log.quorum import VoterSets
 from metaquorum.metadata.records.control import Voter
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.known_committed import NOTHING, WHERE, load_known_committed

@@ -20,6 +20,7 @@ from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import longest_series
 from metaquorum.metadata.inspect.log.coverage import offsets_text
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
+from metaquorum.metadata.inspect.log.quorum import VoterSets
 from metaquorum.metadata.inspect.nodes.lost import (
     Holding,
     LostCommitted,
@@ -28,9 +29,7 @@ from metaquorum.metadata.inspect.nodes.lost import (
     known_committed,
 )
 from metaquorum.metadata.inspect.nodes.nodes import log_end, short_names
-from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
-from metaquorum.metadata.inspect.walk.header_repair import fitting_header
-from metaquorum.metadata.inspect.walk.rewrite import with_header
+from metaquorum.metadata.inspect.walk.rewrite import fitting_header, with_header
 from metaquorum.metadata.records.control import Voter
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import StorageError

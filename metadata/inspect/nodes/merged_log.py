@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 
 import numpy as np
 
+from metaquorum.metadata.inspect.causes.rule import WARNING
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.coverage import batch_at, offsets_text
 from metaquorum.metadata.inspect.log.log import ClusterIdentity, MetadataLog
+from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
@@ -133,3 +139,45 @@ def _part(item: RecordBatch | BatchRun, low: int, end: int) -> RecordBatch | Bat
     first = int(np.searchsorted(item.offsets[1:], low, side="right"))
     last = int(np.searchsorted(item.offsets[:-1], end))
     return item.part(first, last) if first < last else None
+
+
+# Damage of one node's log that another node's log makes up for, as events of their common log.
+
+
+def with_damage(
+    events: Iterable[TimelineEvent], log: MetadataLog, report: NodesReport, start: Point | None, end: Point
+) -> Iterator[TimelineEvent]:
+    """The `events` of the nodes' common `log`, with the damage of each node from `start`
+    up to `end` inserted."""
+    damage = [
+        event
+        for event in sorted(_damage(log, report), key=lambda one: one.offset)
+        if not (start is not None and _is_before(event, start)) and (end.is_end or _is_before(event, end))
+    ]
+    return merge(events, damage, key=lambda event: event.offset)
+
+
+def _damage(log: MetadataLog, report: NodesReport) -> Iterator[TimelineEvent]:
+    for node in report.nodes:
+        for lost in node.lost:
+            batch = batch_at(log, lost.start)
+            if lost.by is None or batch is None:
+                continue
+            header = batch.header
+            entity = "quorum" if node.node_id is None else f"controller/{node.node_id}"
+            yield TimelineEvent(
+                offset=lost.start,
+                epoch=header.leader_epoch,
+                time_ms=clock_of(log).time_ms(lost.start, header.max_timestamp_ms),
+                kind="replica damaged",
+                entity=entity,
+                text=f"{node.name} has no {offsets_text(lost.start, lost.end)}: read from {lost.by}",
+                severity=WARNING,
+                entities=(entity,),
+            )
+
+
+def _is_before(event: TimelineEvent, point: Point) -> bool:
+    if point.time_ms is not None:
+        return event.time_ms < point.time_ms
+    return point.offset is not None and event.offset < point.offset + point.after

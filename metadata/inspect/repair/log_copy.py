@@ -7,13 +7,17 @@ written last, so that a node cannot start from an incomplete directory. The sour
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
-from metaquorum.metadata.errors import InspectError
-from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.errors import InspectError, RecordDecodeError, ReplayError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
+from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk, DiskFile, join, parent_of, read_file, write_atomically
-from metaquorum.storage.errors import FileMissingError, StorageError
+from metaquorum.storage.errors import BatchError, FileMissingError, StorageError
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.meta_properties import MetaProperties, readable_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
@@ -21,6 +25,7 @@ from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, snapshot_name
 from metaquorum.storage.log.config import METADATA_DIRECTORY, PARTITION_METADATA_FILE
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
 from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import METADATA_TOPIC_ID
@@ -155,3 +160,28 @@ class NodeWriter:
         if self._file is not None:
             self._file.sync()
             self.close()
+
+
+# Whether a snapshot is usable, by its file alone: not whether it continues the log beside it.
+
+
+def whole_snapshot(log: MetadataLog, position: LogPosition) -> MetadataImage | None:
+    """The image in a snapshot; None if it is damaged or incomplete."""
+    reader = log.snapshot(position).reader()
+    try:
+        return load_snapshot(_whole(reader), position=position, on_error=_ignore)
+    except (StorageError, ReplayError, RecordDecodeError):
+        return None
+    finally:
+        reader.close()
+
+
+def _whole(items: Iterable[RecordBatch | Damage]) -> Iterator[RecordBatch]:
+    for item in items:
+        if isinstance(item, Damage):
+            raise BatchError(damage_line(item))
+        yield item
+
+
+def _ignore(error: ReplayError) -> None:
+    """An unknown record, or one that was already poison, is not damage to the file."""

@@ -14,7 +14,7 @@ from metaquorum.metadata.inspect.causes.table import is_orderly
 from metaquorum.metadata.inspect.changes.change_steps import Place
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration
-from metaquorum.metadata.inspect.timeline.span import EXACT, LEAST, OpenSpan
+from metaquorum.metadata.inspect.timeline.spans import EXACT, LEAST, OpenSpan
 
 LONG_RETURN_MS = 30_000
 """After registering, a broker reads the metadata log and is normally unfenced within a second or two.

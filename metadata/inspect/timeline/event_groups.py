@@ -12,18 +12,15 @@ from metaquorum.metadata.inspect.causes.losses import LOSSES
 from metaquorum.metadata.inspect.causes.partitions import CHANGES, MOVES
 from metaquorum.metadata.inspect.causes.rule import DETAIL, INFO, Cause, Scene
 from metaquorum.metadata.inspect.causes.table import MAY_BE_FENCE, of_leader, severity_of
+from metaquorum.metadata.inspect.changes.change_steps import is_last_known, reassignment
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep, PartitionStep
-from metaquorum.metadata.inspect.changes.leaderships import is_last_known, reassignment
-from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
-from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.log.voters import changes_text, ids_text, voter_ids
-from metaquorum.metadata.inspect.timeline.span import bound_of
-from metaquorum.metadata.inspect.timeline.spans import SpanChanges
+from metaquorum.metadata.inspect.log.quorum import QuorumView, changes_text, ids_text, voter_ids
+from metaquorum.metadata.inspect.timeline.spans import SpanChanges, bound_of
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import Voter
 from metaquorum.metadata.secrets import setting_shown
-from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
+from metaquorum.metadata.text.tree import DEFAULT_ENTITY, acl_text, config_kind, quota_text, scram_text
 from metaquorum.storage.uuids import uuid_to_text
 
 WAS_UNFENCED = " (was unfenced)"

@@ -20,9 +20,40 @@ from metaquorum.metadata.inspect.changes.changes import (
     PartitionStep,
 )
 from metaquorum.metadata.inspect.changes.creations import all_led_and_in_sync
-from metaquorum.metadata.inspect.timeline.span import EXACT, LEAST, OpenSpan
 from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.storage.uuids import uuid_to_text
+
+# An ongoing span of time, and how precisely its beginning is known.
+
+EXACT, LEAST, MOST, PERHAPS = "", "at least ", "at most ", "perhaps "
+"""The words before a duration. The span began at its place; there or earlier; there, or again after lost
+records; any of these."""
+
+_LOST = {EXACT: MOST, LEAST: PERHAPS}
+
+
+class OpenSpan(NamedTuple):
+    """Since when something holds, by offset and Unix ms."""
+
+    offset: int
+    time_ms: int
+    bound: str = EXACT
+
+    def over_lost(self) -> OpenSpan:
+        """The same span after lost records, among which it may have ended and begun again."""
+        return self._replace(bound=_LOST.get(self.bound, self.bound))
+
+    @property
+    def or_before(self) -> str:
+        """` or before`, if that is possible."""
+        return " or before" if self.bound in (LEAST, PERHAPS) else ""
+
+
+def bound_of(spans: list[OpenSpan]) -> str:
+    """The words before the duration of the oldest of several spans."""
+    bounds = {span.bound for span in spans}
+    return next((one for one in (PERHAPS, LEAST) if one in bounds), min(spans).bound)
+
 
 INT32_MAX = 2**31 - 1
 

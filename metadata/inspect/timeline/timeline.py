@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,8 @@ from metaquorum.metadata.inspect.causes.records import controller_restarted, rec
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SEVERITIES, WARNING, Cause, Scene
 from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
 from metaquorum.metadata.inspect.causes.table import partition_causes
-from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
-from metaquorum.metadata.inspect.changes.leaderships import was_unclean
-from metaquorum.metadata.inspect.changes.many_changes import IF_ACTIVE, IF_ASKED, WANTED
+from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, was_unclean
+from metaquorum.metadata.inspect.changes.changes import IF_ACTIVE, IF_ASKED, WANTED, ChangeFeed
 from metaquorum.metadata.inspect.log.clock import LogClock, Longs, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.points import Point
@@ -43,18 +42,106 @@ from metaquorum.metadata.inspect.timeline import event_groups as groups
 from metaquorum.metadata.inspect.timeline.broker_spans import BrokerSpans
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import QuorumEvents, broker_events
-from metaquorum.metadata.inspect.timeline.open_spans import learned_events, still_open
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS, TimeEvents
-from metaquorum.metadata.inspect.timeline.transactions import HeldTransaction, begins_transaction
-from metaquorum.metadata.inspect.timeline.unknown_state import UnknownState
+from metaquorum.metadata.inspect.timeline.unknown_state import UnknownState, learned_events, still_open
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import cause_in
 from metaquorum.metadata.records.batches import decode_readable
+from metaquorum.metadata.records.types import BeginTransactionRecord
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
+
+# Holds back events of an open metadata transaction (KIP-868) until its end: aborted records have no effect.
+#
+# The wait, and which events are about the log instead of the cluster: an election or a jump of the clock
+# happened regardless of the transaction's outcome.
+
+
+class HeldBack(Protocol):
+    """What an event provides."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def entity(self) -> str: ...
+
+
+E = TypeVar("E", bound=HeldBack)
+
+OF_THE_LOG = ("quorum", "transaction")
+"""Entities of events that are about the log and not about the cluster; elections are, too."""
+
+
+class HeldTransaction(Generic[E]):
+    """Mark where a transaction begins and ends, then pass each batch's events to `through`; it returns
+    those that are final."""
+
+    def __init__(self) -> None:
+        self.begun: int | None = None
+        """Where the open transaction began."""
+        self._name: str  # the name of the open one
+        self._held: list[E] = []
+        self._marks: list[tuple[int, bool | None]] = []
+
+    def begin(self, offset: int, name: str) -> None:
+        self.begun, self._name = offset, name
+        self._marks.append((offset, None))
+
+    def end(self, offset: int, *, takes_effect: bool) -> None:
+        self.begun = None
+        self._marks.append((offset, takes_effect))
+
+    @property
+    def still_open(self) -> str:
+        return f"{self._name}, since {self.begun}; its records have no effect yet"
+
+    @property
+    def unclear(self) -> str:
+        return (
+            f"{self._name}, since {self.begun}; its end is lost: whether later events took effect is unknown"
+        )
+
+    def through(self, events: list[E]) -> list[E]:
+        """`events` is ordered by offset, and so is the result."""
+        marks, self._marks = self._marks, []
+        if self.begun is None and not marks and not self._held:
+            return events
+        is_open = (self.begun is not None) if not marks else marks[0][1] is not None
+        happened: list[E] = []
+        for event in events:
+            while marks and marks[0][0] <= event.offset:
+                is_open = self._pass(marks.pop(0), happened)
+            (self._held if is_open else happened).append(event)
+        for mark in marks:
+            self._pass(mark, happened)
+        return happened
+
+    def _pass(self, mark: tuple[int, bool | None], happened: list[E]) -> bool:
+        """Whether a transaction is open after the mark."""
+        takes_effect = mark[1]
+        if takes_effect is None:
+            return True
+        held, self._held = self._held, []
+        happened += held if takes_effect else _of_the_log(held)
+        return False
+
+    def rest(self) -> list[E]:
+        """What must be reported of a transaction that is still open at the end."""
+        held, self._held = self._held, []
+        return _of_the_log(held)
+
+
+def begins_transaction(batch: BatchChanges) -> bool:
+    return any(isinstance(record, BeginTransactionRecord) for _, record in batch.records)
+
+
+def _of_the_log(events: list[E]) -> list[E]:
+    return [event for event in events if event.entity in OF_THE_LOG or event.kind == "election"]
 
 
 class SpanCounts(NamedTuple):

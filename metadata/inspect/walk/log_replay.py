@@ -16,10 +16,16 @@ from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_LOOKED_AT, Cov
 from metaquorum.metadata.inspect.log.log import MetadataLog, NoFooter, damage_line
 from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart, pass_over, pieces
-from metaquorum.metadata.inspect.walk.cursor import Split
-from metaquorum.metadata.inspect.walk.fast_forward import FastForward, first_unfit, versions_in
-from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace, ends_behind
-from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
+from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, Split, WrongPlace, ends_behind
+from metaquorum.metadata.inspect.walk.steps import (
+    SHOWN_PROBLEMS,
+    FastForward,
+    FoundState,
+    Passed,
+    WalkStep,
+    first_unfit,
+    versions_in,
+)
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
 from metaquorum.metadata.records.control import SnapshotHeaderRecord, UnknownControlRecord
 from metaquorum.metadata.records.types import EndTransactionRecord

@@ -11,9 +11,15 @@ from dataclasses import replace
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.inspect.log.clock import clock_of, on_clock
-from metaquorum.metadata.inspect.log.coverage import Coverage, known_from
+from metaquorum.metadata.inspect.log.coverage import (
+    TRANSACTION,
+    Coverage,
+    ShownAs,
+    behind_batch,
+    inside_batch,
+    known_from,
+)
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.log.places import TRANSACTION, ShownAs, behind_batch, inside_batch
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
 from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter

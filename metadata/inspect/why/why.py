@@ -17,21 +17,24 @@ from metaquorum.metadata.inspect.causes.records import record_causes
 from metaquorum.metadata.inspect.causes.rule import Cause, Scene
 from metaquorum.metadata.inspect.causes.table import causes_of_field
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
-from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_who
-from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.entities.targets import EntityTarget
+from metaquorum.metadata.inspect.entities.targets import EntityTarget, suggestion
 from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
+from metaquorum.metadata.inspect.log.coverage import Limits
 from metaquorum.metadata.inspect.log.entities import EntityNamer, broker_of, is_below
-from metaquorum.metadata.inspect.log.places import Limits
-from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.log.voters import changes_text, voter_ids, voter_set_texts
+from metaquorum.metadata.inspect.log.quorum import QuorumView, changes_text, voter_ids, voter_set_texts
 from metaquorum.metadata.inspect.timeline.unknown_state import said_fields
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart
-from metaquorum.metadata.inspect.walk.cursor import place_of
+from metaquorum.metadata.inspect.walk.reader import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction
-from metaquorum.metadata.inspect.why.explanation import SNAPSHOT, Explanation, Link, differences, exists
-from metaquorum.metadata.inspect.why.links import Links
+from metaquorum.metadata.inspect.why.explanation import (
+    SNAPSHOT,
+    Explanation,
+    Link,
+    Links,
+    differences,
+    exists,
+)
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import (
@@ -41,7 +44,7 @@ from metaquorum.metadata.records.control import (
     Voter,
     VotersRecord,
 )
-from metaquorum.metadata.text.tree import broker_tree, partition_tree
+from metaquorum.metadata.text.tree import acl_text, broker_tree, partition_tree, quota_who
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
 from metaquorum.storage.uuids import uuid_from_text

@@ -34,8 +34,7 @@ from metaquorum.metadata.invariants import (
     rows_about,
     topic_violations,
 )
-from metaquorum.pipeline.intervals.moments import Moment, Row
-from metaquorum.pipeline.intervals.rows import Intervals
+from metaquorum.pipeline.intervals.moments import Intervals, Moment, Row
 
 MAX_OPEN = 100_000
 """Limit of broken rules at one time. More are not useful and are left out."""

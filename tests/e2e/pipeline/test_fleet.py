@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from metaquorum.pipeline import read_tables
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource, gather
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.job import ingest

@@ -17,8 +17,7 @@ from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.entities.history import history
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.pipeline import read_tables
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource, gather
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.controller.server.raft_requests import RoundsRepeated
+from metaquorum.controller.server.kafka import RoundsRepeated
 from metaquorum.metadata.image import images_equal
 from metaquorum.raft import effects as raft
 from metaquorum.raft.config import Voter
@@ -30,6 +30,9 @@ CHUNK_BYTES = 150
 """So that each snapshot takes several chunks."""
 LATE_MS, LATE_CHANCE = 3_000, 0.25
 """In some seeds ours start so much later that Kafka's voters, if they can, write the first records."""
+
+
+KAFKAS_ASTRAY = "a voter of Kafka's does not follow"
 
 
 class MixedController(ControllerProcess):
@@ -213,7 +216,7 @@ class MixedWorld(World):
                 each for each in voters if each.voter.high_watermark <= (active.core.epoch_start_offset or 0)
             ]
             if behind or epochs != {active.core.epoch}:
-                return "a voter of Kafka's does not follow"
+                return KAFKAS_ASTRAY
         return problem
 
     def _led_by_kafka(self, leader: KafkaVoterProcess, epochs: set[int]) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from metaquorum.metadata.features import KRAFT_VERSION
-from metaquorum.metadata.first_checkpoint import first_checkpoint
 from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.records.types import BrokerFeature
+from metaquorum.node.formatted import first_checkpoint
 from metaquorum.raft import effects as raft
 from metaquorum.raft.config import Voter as ConfiguredVoter
 from metaquorum.raft.core import RaftCore

@@ -13,7 +13,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
 from metaquorum.metadata.image.directories import damaged_in
 from metaquorum.storage.errors import DiskError
-from metaquorum.testing.faults import PowerLossError
+from metaquorum.testing.faulty_file import PowerLossError
 from tests.unit.broker.manager_world import ME, A, B
 from tests.unit.broker.moving_world import PATHS, MovingWorld
 

@@ -17,7 +17,7 @@ from metaquorum.cli.errors import Failure
 from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration
-from metaquorum.rpc.messages.broker_ids import BindingView
+from metaquorum.rpc.messages.tables import BindingView
 from tests.unit.cli.answered import Run, cells, fixture_run
 
 __all__ = ["fixture_run"]

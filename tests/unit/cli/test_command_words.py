@@ -17,8 +17,8 @@ from metaquorum.cli import __main__ as entry
 from metaquorum.cli import interrupts
 from metaquorum.cli.admin import acls
 from metaquorum.cli.log import time as time_command
-from metaquorum.cli.log.input import archive as archive_input
-from metaquorum.cli.pipeline.paths import FilePath, Place
+from metaquorum.cli.log.input import source as archive_input
+from metaquorum.cli.pipeline.commands import FilePath, Place
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.storage.uuids import uuid_to_text
 from tests.unit.metadata.made_logs import ORDERS, make_node, memory_disk

@@ -12,7 +12,7 @@ from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import Layout, create
 from metaquorum.cli.local import demo_checks
 from metaquorum.cli.log.input.source import items
-from metaquorum.cli.log.state import Point, load
+from metaquorum.cli.log.time import Point, load
 from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.metadata.image.types import BrokerRegistration
 

@@ -20,7 +20,7 @@ DISTRIBUTIONS = {"confluent_kafka": "confluent-kafka", "re2": "google-re2", "jwt
 
 AT_IMPORT = (
     *("cli/data/", "cli/local/watch.py", "cli/pipeline/", "console/", "pipeline/"),
-    "testing/certificates.py",
+    "testing/access.py",
 )
 """What may need an extra in order to be imported, and is imported late: commands, a cluster with TLS."""
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from metaquorum.cli.given import MAY_BE_EMPTY
-from metaquorum.cli.pipeline.paths import Place
+from metaquorum.cli.pipeline.commands import Place
 from tests.unit.cli.running import run
 from tests.unit.cli.test_help import ALL
 

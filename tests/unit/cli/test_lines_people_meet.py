@@ -7,7 +7,7 @@ import pytest
 from metaquorum.broker.server.kafka.transactions.verification import _later
 from metaquorum.cli.admin import partitions
 from metaquorum.cli.admin.topics import describe_json, describe_text
-from metaquorum.cli.text.brokers import broker_state
+from metaquorum.cli.text.quorum import broker_state
 from metaquorum.cli.text.settings import feature_line
 from metaquorum.clients.admin.cluster import list_brokers
 from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic

@@ -17,7 +17,7 @@ import pytest
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import MANIFEST, Layout, create
 from metaquorum.cli.local.cluster import Processes
-from metaquorum.cli.local.recorded import ProcessRecord
+from metaquorum.cli.local.guardian import ProcessRecord
 from metaquorum.node import local_nodes
 from metaquorum.node.local_nodes import HOST, free_ports
 from tests.unit.cli.running import run
@@ -131,6 +131,14 @@ def test_up_refuses_a_directory_with_foreign_files(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "is not empty and has no local cluster" in result.stderr
     assert snapshot(tmp_path) == {str(tmp_path / "thesis.tex"): b"mine"}
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_up_refuses_a_link_to_itself(tmp_path: Path, below: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    result = run("local", "up", "-d", tmp_path / "loop" / below)
+    assert result.exit_code == 1
+    assert "too many levels of symbolic links" in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_up_refuses_a_node_directory_of_another_cluster(layout: Layout) -> None:

@@ -215,7 +215,8 @@ def test_a_cluster_is_made_in_an_empty_or_absent_directory_only(tmp_path: Path, 
         made = create(path, controllers=1, brokers=0)
         assert open_layout(path) == made
         return
-    with pytest.raises(Failure, match="is not empty and has no local cluster"):
+    why = "is not a directory" if kind == "file" else "is not empty and has no local cluster"
+    with pytest.raises(Failure, match=why):
         create(path, controllers=1, brokers=0)
     assert [each.name for each in tmp_path.rglob("*")] == (["c"] if kind == "file" else ["c", "thesis.tex"])
 

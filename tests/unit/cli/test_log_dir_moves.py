@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli.admin import log_dir_moves
+from metaquorum.cli.admin import log_dirs
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire.messages import (
@@ -89,7 +89,7 @@ class Broker(FakeNode):
 
 @pytest.fixture(name="broker")
 def fixture_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    monkeypatch.setattr(log_dir_moves, "POLL_S", 0.01)
+    monkeypatch.setattr(log_dirs, "POLL_S", 0.01)
     broker, other = Broker(), Broker()
     with served(broker, other):
         yield broker
@@ -109,7 +109,7 @@ def test_replicas_begin_to_move_and_the_command_does_not_wait(broker: Broker) ->
 
 
 def test_it_waits_until_the_last_one_has_arrived(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_dir_moves, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(log_dirs, "PROGRESS_S", 0.0)
 
     def passes(count: int) -> None:
         broker.replicas[0].lag = 7

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.log.input import archive as log_archive
+from metaquorum.cli.log.input import source as log_archive
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.posix import PosixDisk

@@ -26,13 +26,12 @@ from metaquorum.metadata.records.schema import RECORD_SCHEMAS
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.secrets import REDACTED, SECRET_KEYS, Redacted, is_secret_setting, secret_fields
 from metaquorum.metadata.text.dump import payload_json
-from metaquorum.pipeline.arrow.schemas import arrow_schema_of, record_batches
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.arrow import arrow_schema_of, record_batches
+from metaquorum.pipeline.audit.gather import TableSource
 from metaquorum.pipeline.intervals.moments import Moment
 from metaquorum.pipeline.intervals.state import decode_image, encode_image
 from metaquorum.pipeline.intervals.tables.settings import Configs
-from metaquorum.pipeline.logs.pieces import Piece
-from metaquorum.pipeline.logs.selection import Selection
+from metaquorum.pipeline.logs.pieces import Piece, Selection
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.disk.interface import Disk

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.log.shell import command
-from metaquorum.cli.log.shell.command import COMMANDS
+from metaquorum.cli.log.shell.commands import COMMANDS
 from metaquorum.cli.log.shell.session import KEPT_STEPS, ShellError, ShellSession
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.entities.diff import changes_between
@@ -303,6 +303,12 @@ def test_diff_takes_two_places_and_then_a_name() -> None:
     head, *changes = lines(made, "diff 0 14")
     assert head == f"from offset 0 to 14: {len(changes)} changes" and len(changes) > 1
     assert lines(made, "diff 0 14 14") == ["from offset 0 to 14: no changes"]
+
+
+def test_diff_with_one_place_ends_here() -> None:
+    made = session(at=Point(offset=12))
+    assert lines(made, "diff 10") == lines(made, "diff 10 12") != lines(made, "diff 10 end")
+    assert lines(made, "diff 10 topic/payments") == lines(made, "diff 10 12 topic/payments")
 
 
 def test_diff_names_the_records() -> None:

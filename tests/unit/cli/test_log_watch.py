@@ -21,11 +21,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.log.watch.command import StateFile, WatchCommand, default_path
-from metaquorum.cli.log.watch.delivery import Delivery
-from metaquorum.cli.log.watch.incidents import ENTITIES_MAX, ReportedSoFar, WatchIncident, WatchIncidents
-from metaquorum.cli.log.watch.page import WatchCounts, WatchPage
-from metaquorum.cli.log.watch.receivers import Command, NotReported, Webhook
+from metaquorum.cli.log.watch import (
+    ENTITIES_MAX,
+    Command,
+    Delivery,
+    NotReported,
+    ReportedSoFar,
+    StateFile,
+    WatchCommand,
+    WatchIncident,
+    WatchIncidents,
+    Webhook,
+    default_path,
+)
+from metaquorum.cli.log.watch_page import WatchCounts, WatchPage
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.network.backoff import BackoffPolicy
 from metaquorum.storage.errors import DiskError
@@ -428,7 +437,7 @@ def test_counters_are_served_at_loopback() -> None:
 
     counts = WatchCounts()
     for at in (3, 4):
-        counts.take(incident(at))
+        counts.take((held := incident(at)).severity, held.kind)
     counts.last_offset = 9
     page = WatchPage(
         "127.0.0.1", 0, lambda: counts.families(reported=2, given_up=1, waiting=0, is_reached=True)

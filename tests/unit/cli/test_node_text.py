@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.cli.text.nodes import brokers_by_state, metrics
+from metaquorum.cli.server_commands import brokers_by_state, metrics
 from metaquorum.metadata.requests.status import BrokerControlState
 from tests.unit.observability.test_node_codec import BROKER, STATUS
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from metaquorum.cli.main import main
 from metaquorum.cli.pipeline import ingest
-from metaquorum.cli.pipeline.report import replace_file
-from metaquorum.pipeline.audit.source import TablesError, TableSource
+from metaquorum.cli.pipeline.audit import replace_file
+from metaquorum.pipeline.audit.gather import TablesError, TableSource
 from metaquorum.pipeline.ingest import job
 from metaquorum.pipeline.ingest.plan import IngestReport
 from metaquorum.storage.disk.posix import PosixDisk

@@ -14,7 +14,7 @@ import click
 import msgspec
 import pytest
 
-from metaquorum.cli.log.shell import moving, past_commands, state_commands
+from metaquorum.cli.log.shell import commands
 from tests.unit.cli.test_help import ALL
 from tests.unit.test_figures import figures_of
 
@@ -69,10 +69,9 @@ def shown(value: Any) -> str:
 
 
 def shell() -> Iterator[str]:
-    for module in (moving, past_commands, state_commands):
-        for command in module.COMMANDS:
-            fields = msgspec.structs.asdict(command)
-            yield ", ".join(f"{name}={shown(value)}" for name, value in fields.items())
+    for command in commands.COMMANDS:
+        fields = msgspec.structs.asdict(command)
+        yield ", ".join(f"{name}={shown(value)}" for name, value in fields.items())
 
 
 def test_what_commands_take_is_what_was_recorded(request: pytest.FixtureRequest) -> None:

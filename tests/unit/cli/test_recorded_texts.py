@@ -14,12 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.cli.admin import topics
-from metaquorum.cli.text import brokers, quorum, settings
-from metaquorum.cli.text.nodes import node_json, node_text, status_json, status_text
+from metaquorum.cli.server_commands import node_json, node_text, status_json, status_text
+from metaquorum.cli.text import quorum, settings
 from metaquorum.clients.admin.cluster import ClusterBroker
 from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
-from metaquorum.clients.quorum.broker_status import BrokerAnswer
-from metaquorum.clients.quorum.nodes import NodeAnswer
+from metaquorum.clients.quorum.nodes import BrokerAnswer, NodeAnswer
 from metaquorum.metadata.features import FeatureDescription
 from metaquorum.metadata.image.types import Acl, BrokerRegistration, FeatureRange, NodeEndpoint
 from metaquorum.metadata.records.control import VoterEndpoint
@@ -27,7 +26,7 @@ from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaS
 from metaquorum.metadata.requests.status import BrokerState, BrokerStatus, ProcessState
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, Synonym
 from metaquorum.metadata.settings.scram import Mechanism, UserCredentials
-from metaquorum.rpc.messages.node import NodeReport
+from metaquorum.rpc.messages.tables import NodeReport
 from tests.unit.observability.test_node_codec import BROKER, LOOP, STATUS
 
 RECORDED = Path(__file__).with_name("texts.txt")
@@ -73,7 +72,7 @@ def registrations() -> Iterator[object]:
     seen = ClusterBroker(broker_id=4, host="h", port=9, rack="r", fenced=False)
     shown: tuple[Any, ...] = (full, bare, seen, replace(seen, rack=None, fenced=True))
     for broker in shown:
-        yield from (brokers.describe_text(broker), brokers.broker_json(broker), brokers.broker_row(broker))
+        yield from (quorum.describe_text(broker), quorum.broker_json(broker), quorum.broker_row(broker))
 
 
 def statuses() -> Iterator[object]:

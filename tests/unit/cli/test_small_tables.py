@@ -12,7 +12,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 
 from metaquorum.cli.admin.configs import _json, _resource
 from metaquorum.cli.data.consume import StartType, _as_json
-from metaquorum.cli.log.shell.moving import _count
+from metaquorum.cli.log.shell.commands import _count
 from metaquorum.cli.log.shell.session import ShellError
 from metaquorum.cli.log.summary import _COLOURS, _coloured, _Times
 from metaquorum.cli.main import main

@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 
 from metaquorum.cli.admin import storage
 from metaquorum.cli.main import main
-from metaquorum.metadata.first_checkpoint import first_checkpoint
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.snapshot import load_snapshot
+from metaquorum.node.formatted import first_checkpoint
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from metaquorum import platforms
-from metaquorum.cli.log.input.temporary import temporary_directory
+from metaquorum.cli.log.input.source import temporary_directory
 from tests.conftest import REPOSITORY
 
 WAITS = """
 import sys
-from metaquorum.cli.log.input.temporary import temporary_directory
+from metaquorum.cli.log.input.source import temporary_directory
 with temporary_directory("live") as directory:
     open(directory + "/copy", "w").close()
     print(directory, flush=True)

@@ -9,9 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.cli.admin.topics import describe_json, describe_text
-from metaquorum.cli.text.brokers import broker_json, broker_row
-from metaquorum.cli.text.brokers import describe_text as broker_text
-from metaquorum.cli.text.quorum import replication_json, replication_text, status_json, status_text
+from metaquorum.cli.text.quorum import (
+    broker_json,
+    broker_row,
+    replication_json,
+    replication_text,
+    status_json,
+    status_text,
+)
+from metaquorum.cli.text.quorum import describe_text as broker_text
 from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.metadata.image.types import (
     BrokerRegistration,

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from metaquorum.cli.admin import voter_changes
-from metaquorum.cli.admin.voter_plan import _observer
+from metaquorum.cli.admin.voter_changes import _observer
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import VoterEndpoint
@@ -29,7 +29,7 @@ from metaquorum.proto import voters_pb2 as pb
 from metaquorum.proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from metaquorum.proto.voters_pb2_grpc import VotersServicer, add_VotersServicer_to_server
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.messages import admin as codec
+from metaquorum.rpc.messages import tables as codec
 from metaquorum.rpc.messages.errors import error_to_pb
 from metaquorum.storage.uuids import uuid_to_text
 

@@ -9,7 +9,7 @@ import pytest
 
 from metaquorum.clients.kafka.live_log import LiveSource, ask_voters
 from metaquorum.clients.kafka.observer import AskNode, LiveLog, LocateQuorum, NothingHeard, QuorumNodes
-from metaquorum.clients.kafka.voters import VoterEnd
+from metaquorum.clients.kafka.quorum import VoterEnd
 from metaquorum.clients.search import Address
 from metaquorum.raft.messages import FetchResponse, RaftError
 from tests.unit.clients.metadata_leader import ADDRESSES

@@ -21,8 +21,8 @@ from metaquorum.proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_
 from metaquorum.raft.events import RaftRequestArrived
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.reach import NOT_SERVED, UNREADABLE
+from metaquorum.rpc.server import GuardedServer
 from metaquorum.rpc.transport import RaftService
 from tests.conformance.exchanges import Sink
 from tests.unit.kafka.raft_pair import HOST, carrying_server

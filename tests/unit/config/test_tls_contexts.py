@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from metaquorum.clients.kafka.cluster import client_context
-from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.kafka.login import ClientSecurity
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import TlsFiles
 from metaquorum.network import tls

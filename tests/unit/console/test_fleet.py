@@ -23,8 +23,7 @@ from metaquorum.console.views import Views
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.pipeline.audit.facts import Fleet
 from metaquorum.pipeline.audit.findings import AuditLimits, findings
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource, gather
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.tables import BROKER_OUT, DIRECTORY_LOST, LEADER_CHANGED, QUORUM_SILENT

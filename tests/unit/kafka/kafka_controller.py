@@ -44,6 +44,8 @@ class KafkaController(FakeNode):
         """The log end of each voter, by the leader; empty: it does not say."""
         self.named: dict[int, int] = {}
         """The ports of other controllers."""
+        self.describes = True
+        """Whether it lets the client describe the cluster."""
         self.fetched: list[FetchRequest] = []
         self._directory = str(directory)
         self._disk = PosixDisk()
@@ -73,6 +75,8 @@ class KafkaController(FakeNode):
     def _describe_cluster(self, body: wire.DescribeClusterRequest) -> wire.DescribeClusterResponse:
         if body.endpoint_type != 2:
             return wire.DescribeClusterResponse(error_code=114)
+        if not self.describes:
+            return wire.DescribeClusterResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         Broker = wire.DescribeClusterResponse.DescribeClusterBroker
         return wire.DescribeClusterResponse(
             endpoint_type=2,
@@ -85,6 +89,8 @@ class KafkaController(FakeNode):
         )
 
     def _describe_quorum(self, body: wire.DescribeQuorumRequest) -> wire.DescribeQuorumResponse:
+        if not self.describes:
+            return wire.DescribeQuorumResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if not self.voters:
             return wire.DescribeQuorumResponse(error_code=ErrorCode.INVALID_REQUEST)
         types = wire.DescribeQuorumResponse
@@ -131,7 +137,7 @@ class KafkaController(FakeNode):
 
 class KafkaBroker(FakeNode):
     """A broker beside `controller`; `names_controllers` as from 3.9 on, otherwise only its configuration
-    does, unless it `hides` that."""
+    does, unless it `hides` that. It `refuses` both to a client without the rights."""
 
     def __init__(
         self,
@@ -139,6 +145,7 @@ class KafkaBroker(FakeNode):
         *,
         names_controllers: bool = False,
         hides: bool = False,
+        refuses: bool = False,
         sasl: SaslRules | None = None,
     ) -> None:
         highest = 2 if names_controllers else 1
@@ -154,6 +161,7 @@ class KafkaBroker(FakeNode):
         )
         self._controller = controller
         self._hides = hides
+        self._refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if refuses else ErrorCode.NONE
 
     def _describe_cluster(self, body: Any) -> wire.DescribeClusterResponse:
         Broker = wire.DescribeClusterResponse.DescribeClusterBroker
@@ -162,6 +170,8 @@ class KafkaBroker(FakeNode):
 
     def _describe_quorum(self, body: Any) -> wire.DescribeQuorumResponse:
         types = wire.DescribeQuorumResponse
+        if self._refused:
+            return types(error_code=self._refused)
         here = types.Listener(name="CONTROLLER", host="127.0.0.1", port=self._controller.port)
         return types(nodes=(types.Node(node_id=1, listeners=(here,)),))
 
@@ -172,7 +182,10 @@ class KafkaBroker(FakeNode):
         value = f"1@127.0.0.1:{self._controller.port}"
         voters = types.DescribeConfigsResourceResult(name="controller.quorum.voters", value=value)
         result = types.DescribeConfigsResult(
-            resource_type=4, resource_name="101", configs=() if self._hides else (voters,)
+            error_code=self._refused,
+            resource_type=4,
+            resource_name="101",
+            configs=() if self._hides or self._refused else (voters,),
         )
         return types(results=(result,))
 

@@ -24,7 +24,6 @@ from metaquorum.clients.admin import (
     replicas,
     topics,
     transactions,
-    voters,
 )
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -303,9 +302,9 @@ CALLS: dict[str, Call] = {
     "list brokers": cluster.list_brokers,
     "unregister a broker": lambda c: cluster.unregister_broker(c, 7),
     "describe the quorum": cluster.describe_quorum,
-    "describe voters": voters.describe_voters,
-    "add a voter": lambda c: voters.add_voter(c, ADDITION),
-    "remove a voter": lambda c: voters.remove_voter(c, REMOVAL),
+    "describe voters": cluster.describe_voters,
+    "add a voter": lambda c: cluster.add_voter(c, ADDITION),
+    "remove a voter": lambda c: cluster.remove_voter(c, REMOVAL),
     "describe features": cluster.describe_features,
     "update features": lambda c: cluster.update_features(c, UPDATES),
     "validate features": lambda c: cluster.update_features(c, UPDATES[:1], validate_only=True),
@@ -471,9 +470,9 @@ async def test_a_replica_is_alive_if_the_leader_has_heard_from_it_lately_and_the
             observers=(replica(3, heard_ms),),
         )
 
-    monkeypatch.setattr(voters, "describe_quorum", quorum)
+    monkeypatch.setattr(cluster, "describe_quorum", quorum)
     client: Any = Cluster((0,), old=False)
-    found = await voters.describe_voters(client, silent_ms=900)
+    found = await cluster.describe_voters(client, silent_ms=900)
     alive = {each.node_id: each.is_alive for each in (*found.voters, *found.observers)}
     assert alive == {1: True, 2: is_alive, 3: is_alive}
     assert [each.last_fetch_ms for each in found.voters if each.node_id == 1] == [None]

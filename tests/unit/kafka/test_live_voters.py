@@ -10,7 +10,7 @@ import pytest
 
 from metaquorum.clients.kafka.message_forms import METADATA_TOPIC_ID
 from metaquorum.clients.kafka.observer import LiveLog, NothingHeard
-from metaquorum.clients.kafka.voters import VoterEnd, voter_ends, voter_reports
+from metaquorum.clients.kafka.quorum import VoterEnd, voter_ends, voter_reports
 from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.wire import messages as wire
 from tests.conftest import REPOSITORY
@@ -77,6 +77,32 @@ def test_a_leader_that_does_not_name_the_voters_is_one_line() -> None:
         found = run("check", "--bootstrap", f"127.0.0.1:{node.port}", "--json")
     assert "the voters are unknown: " in found.stderr and "INVALID_REQUEST" in found.stderr
     assert "clusterVoters" not in json.loads(found.stdout)
+
+
+def test_the_controllers_that_are_given_are_asked_where_the_leader_does_not_say_who_votes(port: int) -> None:
+    leader, follows, other = KafkaController(LOG), Follower(LOG), Follower(LOG, later=3)
+    for each in (leader, follows, other):
+        each.describes = False
+    with on_a_thread(leader, follows, other):
+        given = [f"127.0.0.1:{each}" for each in (leader.port, follows.port, other.port, port)]
+        twice = f"localhost:{leader.port}"
+        where = ",".join((*given, twice))
+        found = run("check", "--bootstrap", where, "--timeout", 1)
+        told = json.loads(run("check", "--bootstrap", where, "--timeout", 1, "--json").stdout)
+        alone = run("check", "--bootstrap", given[0], "--timeout", 1)
+    epoch = leader.quorum.epoch
+    *_, one, two, three, four, how = found.stdout.splitlines()
+    assert one == f"  controller 1 at {given[0]} leads epoch {epoch}: its log was read"
+    assert two.startswith(f"  the controller at {given[1]} follows controller 1 in epoch {epoch}; ")
+    assert "allow its principal Describe on the cluster" in two
+    assert f"knows controller 1 in epoch {epoch + 3}; " in three
+    assert f"at {given[3]} does not answer as a voter: " in four
+    assert "only their files show" in how
+    voters = told["clusterVoters"]
+    assert [each["nodeId"] for each in voters] == [1, None, None, None]
+    assert [each["inOrder"] for each in voters] == [True, True, False, False]
+    assert [each["behind"] for each in voters] == [0, None, None, None]
+    assert "the voters are unknown: " in alone.stderr and "Describe on the cluster" in alone.stderr
 
 
 def log() -> LiveLog:

@@ -380,3 +380,22 @@ def test_a_broker_that_cannot_name_its_controllers_says_what_to_give() -> None:
     with on_a_thread(broker):
         line = the_line(run("state", "--bootstrap", at(broker)))
     assert "give the address of a controller" in line
+
+
+@pytest.mark.parametrize(
+    ("names_controllers", "command", "rights"),
+    [
+        (True, "dump", "Describe and ClusterAction"),
+        (False, "state", "DescribeConfigs and ClusterAction"),
+        (True, "watch", "Describe and ClusterAction"),
+    ],
+)
+def test_a_broker_that_keeps_its_controllers_from_a_client_says_which_rights_it_needs(
+    names_controllers: bool, command: str, rights: str
+) -> None:
+    broker = KafkaBroker(KafkaController(LOG), names_controllers=names_controllers, refuses=True)
+    with on_a_thread(broker):
+        receiver = ("--exec", "true") if command == "watch" else ()
+        line = the_line(run(command, "--bootstrap", at(broker), *receiver))
+    assert f"allow its principal {rights} on the cluster" in line
+    assert "or give the address of a controller" in line

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli.log.watch.command import StateFile
+from metaquorum.cli.log.watch import StateFile
 from metaquorum.cli.main import main
 from metaquorum.storage.errors import DiskError
 from tests.unit.cli.test_log_watch import hook_server
@@ -144,7 +144,7 @@ def test_a_watch_may_begin_in_the_past_and_only_count(tmp_path: Path) -> None:
 def test_a_state_beyond_the_log_or_of_another_cluster_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaquorum.cli.log.watch.command.SHORT_S", 0.2)
+    monkeypatch.setattr("metaquorum.cli.log.watch.SHORT_S", 0.2)
     node, state = Growing(), tmp_path / "state.json"
     words = ("--prometheus", "0", "--state", state)
     with on_a_thread(node):

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.metadata.errors import InspectError
-from metaquorum.metadata.inspect.checks.bisect import bisect
-from metaquorum.metadata.inspect.checks.bisection import BINARY, HEADERS, SCAN, Bisection
+from metaquorum.metadata.inspect.checks.bisect import BINARY, HEADERS, SCAN, Bisection, bisect
 from metaquorum.metadata.inspect.checks.checks import HEALTH, STEP_RULES, named_check, predicate_check
 from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
 from metaquorum.metadata.inspect.checks.predicate_names import IMAGE_RULES

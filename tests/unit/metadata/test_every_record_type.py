@@ -16,8 +16,8 @@ from metaquorum.metadata.inspect.causes.rule import Scene
 from metaquorum.metadata.inspect.causes.table import partition_causes
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.entities.views import entities_of
-from metaquorum.metadata.inspect.repair.foreign import REFERRING
-from metaquorum.metadata.inspect.summary.summary import Summary
+from metaquorum.metadata.inspect.repair.repair import REFERRING
+from metaquorum.metadata.inspect.summary import Summary
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.states import FoundState
 from metaquorum.metadata.records import types as r
@@ -131,9 +131,7 @@ def test_a_summary_has_what_a_record_of_any_type_does() -> None:
         if sections(events) != sections([]):
             shown.add(type(record))
     missing = {one.__name__ for one in {type(record) for _, record, _ in EFFECTS} - shown ^ NOT_IN_A_SUMMARY}
-    assert not missing, (
-        f"_CHANGES or _ROWS (metadata/inspect/summary/summary.py) needs the event of: {missing}"
-    )
+    assert not missing, f"_CHANGES or _ROWS (metadata/inspect/summary.py) needs the event of: {missing}"
 
 
 def test_a_summary_counts_every_removal_and_names_those_that_cannot_be_undone() -> None:
@@ -160,7 +158,7 @@ def test_what_fits_only_behind_another_record_shows_a_segment_of_another_log() -
         Replayer(on_error=errors.append).apply(record, 0, 1, 9)
         refused |= {type(record)} if errors else set()
     missing = {one.__name__ for one in refused - {*REFERRING} ^ NO_SIGN_OF_ANOTHER_LOG}
-    assert not missing, f"REFERRING (metadata/inspect/repair/foreign.py) lacks {missing}"
+    assert not missing, f"REFERRING (metadata/inspect/repair/repair.py) lacks {missing}"
 
 
 def effects_on(given: list[Any], removal: Any, **names: Any) -> Iterator[tuple[type, bool]]:

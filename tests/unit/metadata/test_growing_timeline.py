@@ -14,8 +14,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
-from metaquorum.metadata.inspect.timeline.growing import GrowingStory
-from metaquorum.metadata.inspect.timeline.story import events
+from metaquorum.metadata.inspect.timeline.story import GrowingStory, events
 from metaquorum.metadata.inspect.walk.batch_filter import SLICE_MIN
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.batches.batch import RecordBatch

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.metadata.errors import InspectError
+from metaquorum.metadata.inspect.changes.change_steps import is_last_known
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
-from metaquorum.metadata.inspect.changes.leaderships import is_last_known
 from metaquorum.metadata.inspect.checks.check import COUNTED, NEW, REPORTED, ReportedRows
 from metaquorum.metadata.inspect.checks.predicate import compile_predicate
+from metaquorum.metadata.inspect.log.coverage import BATCH, TRANSACTION, Limits, ShownAs
 from metaquorum.metadata.inspect.log.log import open_log
-from metaquorum.metadata.inspect.log.places import BATCH, TRANSACTION, Limits, ShownAs
-from metaquorum.metadata.inspect.repair.foreign import apply_anywhere, refuse_foreign
 from metaquorum.metadata.inspect.repair.log_copy import node_files
+from metaquorum.metadata.inspect.repair.repair import apply_anywhere, refuse_foreign
 from metaquorum.metadata.inspect.repair.salvage import examine
-from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, Place
+from metaquorum.metadata.inspect.summary import BrokerSum, OpenSpans, Place
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
-from metaquorum.metadata.inspect.walk.fast_forward import RULES, Broken
 from metaquorum.metadata.inspect.walk.states import state_at, steps
+from metaquorum.metadata.inspect.walk.steps import RULES, Broken
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.snapshot import snapshot_batches

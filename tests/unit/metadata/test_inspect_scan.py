@@ -18,8 +18,7 @@ from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.metadata.image.chunk import CHUNK_ROWS, INDEX, PADDING
 from metaquorum.metadata.image.compare import partition_changes
-from metaquorum.metadata.inspect.checks.bisect import bisect
-from metaquorum.metadata.inspect.checks.bisection import Bisection
+from metaquorum.metadata.inspect.checks.bisect import Bisection, bisect
 from metaquorum.metadata.inspect.checks.checks import named_check, predicate_check
 from metaquorum.metadata.inspect.checks.predicate import compile_predicate
 from metaquorum.metadata.inspect.entities.history import history

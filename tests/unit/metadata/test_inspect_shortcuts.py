@@ -10,7 +10,7 @@ import pytest
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.check import check_log
-from metaquorum.metadata.inspect.entities import suggest
+from metaquorum.metadata.inspect.entities import targets
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import END, Point
@@ -104,10 +104,10 @@ def test_of_many_names_the_closest_one_is_found_among_those_that_begin_alike(
 
     def suggested(name: str) -> str:
         image: MetadataImage = state.image
-        return suggest.suggestion(f"topic/{name}", image, names)
+        return targets.suggestion(f"topic/{name}", image, names)
 
     for most in (100, 2):
-        monkeypatch.setattr(suggest, "MAX_COMPARED", most)
+        monkeypatch.setattr(targets, "MAX_COMPARED", most)
         assert suggested("orderz") == "; did you mean topic/orders?"
         assert suggested("ORDERS") in ("; did you mean topic/orders?", "; did you mean topic/Orders?")
         assert suggested("orders-by-countrz") == "; did you mean topic/orders-by-country?"

@@ -9,7 +9,7 @@ import pytest
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.entities.history import filter_of
-from metaquorum.metadata.inspect.entities.suggest import suggestion
+from metaquorum.metadata.inspect.entities.targets import suggestion
 from metaquorum.metadata.inspect.entities.views import Wanted
 from metaquorum.metadata.inspect.log.coverage import (
     Coverage,
@@ -28,8 +28,7 @@ from metaquorum.metadata.inspect.log.points import (
     parse_time_ms,
     utc_text,
 )
-from metaquorum.metadata.inspect.summary import spans
-from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, PartitionSpan
+from metaquorum.metadata.inspect.summary import BrokerSum, OpenSpans, PartitionSpan, spans
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
 from metaquorum.storage.types import LogPosition
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.batch_filter import RunPart
-from metaquorum.metadata.inspect.walk.cursor import LogCursor
 from metaquorum.metadata.inspect.walk.log_replay import as_one
+from metaquorum.metadata.inspect.walk.reader import LogCursor
 from metaquorum.metadata.records.types import NoOpRecord
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun

@@ -28,7 +28,7 @@ from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faults import PowerLossError
+from metaquorum.testing.faulty_file import PowerLossError
 from tests.conftest import needs_shared_data, shared_data_path
 from tests.images import replay_all
 from tests.unit.metadata.made_logs import (

@@ -13,14 +13,15 @@ from metaquorum.metadata.inspect.checks.check import check_log
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.repair.log_copy import node_files
-from metaquorum.metadata.inspect.repair.new_quorum import NewVoter, write_voters
 from metaquorum.metadata.inspect.repair.salvage import (
     EPOCH_MARGIN,
+    NewVoter,
     Ranking,
     Survivor,
     examine,
     rank,
     what_is_missing,
+    write_voters,
 )
 from metaquorum.metadata.inspect.walk.states import state_at, with_quorum
 from metaquorum.metadata.records import types as r

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.log.quorum import VoterSets
 from metaquorum.metadata.inspect.nodes.lost import Holding, find_losses, holding, known_committed
-from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
 from metaquorum.metadata.records.control import Voter
 from metaquorum.storage.files.known_committed import FILE_NAME as KNOWN_FILE
 from metaquorum.storage.files.known_committed import NOTHING

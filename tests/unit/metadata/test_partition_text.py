@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from metaquorum.cli.log.input.partition import batch_lines
 from metaquorum.cli.main import main
-from metaquorum.metadata.text.partition_text import batch_lines
 from metaquorum.storage.batches.batch import parse_header
 
 SHARES = re.compile(r'"assignment":"\{(.*)\}"')

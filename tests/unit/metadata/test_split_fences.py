@@ -12,9 +12,8 @@ from metaquorum.metadata.inspect.causes.rule import SPLIT_MS, Cause
 from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
 from metaquorum.metadata.inspect.causes.table import MAY_BE_FENCE
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
-from metaquorum.metadata.inspect.why import links as links_module
-from metaquorum.metadata.inspect.why.explanation import Link
-from metaquorum.metadata.inspect.why.links import Links
+from metaquorum.metadata.inspect.why import explanation as links_module
+from metaquorum.metadata.inspect.why.explanation import Link, Links
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,

@@ -13,12 +13,16 @@ from metaquorum.metadata.image import ConfigResource, MetadataImage
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, open_log
 from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.summary import limits
-from metaquorum.metadata.inspect.summary.limits import cannot_decide, gap_ms, idle_interval_ms, last_time_ms
-from metaquorum.metadata.inspect.summary.sections import Section
-from metaquorum.metadata.inspect.summary.summary import Summary
+from metaquorum.metadata.inspect.summary import Section, Summary
+from metaquorum.metadata.inspect.timeline import time_events
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import duration
+from metaquorum.metadata.inspect.timeline.time_events import (
+    cannot_decide,
+    gap_ms,
+    idle_interval_ms,
+    last_time_ms,
+)
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.rewrite import NO_OP
 from metaquorum.metadata.inspect.walk.states import steps
@@ -274,7 +278,7 @@ def test_the_idle_interval_is_that_of_the_first_batches(monkeypatch: pytest.Monk
     ]
     log = cast(MetadataLog, SimpleNamespace(batches=lambda: iter_batches(b"".join(idle))))
     assert idle_interval_ms(log) == 2_000
-    monkeypatch.setattr(limits, "_SAMPLE", 10)
+    monkeypatch.setattr(time_events, "_SAMPLE", 10)
     assert idle_interval_ms(log) == 500
 
 

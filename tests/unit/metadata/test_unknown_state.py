@@ -11,8 +11,7 @@ from metaquorum.metadata.image import RECOVERING
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, BrokerStep
 from metaquorum.metadata.inspect.timeline.event_groups import NAMED, Grouped, count, duration, listed
-from metaquorum.metadata.inspect.timeline.span import OpenSpan
-from metaquorum.metadata.inspect.timeline.spans import is_under_min_isr, under_min_isr
+from metaquorum.metadata.inspect.timeline.spans import OpenSpan, is_under_min_isr, under_min_isr
 from metaquorum.metadata.inspect.timeline.unknown_state import UNKNOWN, UnknownState, said_fields
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.types import FENCED, IN_CONTROLLED_SHUTDOWN, UNFENCED

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple, cast
 
 from metaquorum.broker.replica.requests.describe import LocalReplicaStatus
 from metaquorum.broker.server import metrics as of_brokers
-from metaquorum.controller.server.metrics import ControllerFigures
+from metaquorum.controller.server.metrics import ControllerFigures, Counts
 from metaquorum.metadata.image import Provenance
 from metaquorum.metadata.records.types import NoOpRecord
 from metaquorum.metadata.requests.status import BrokerState, BrokerStatus, ProcessState
 from metaquorum.observability.metrics.families import Family, image_families
-from metaquorum.observability.metrics.partition_counts import Counts
 from metaquorum.observability.metrics.statistics import LoopStatistics, NodeStatistics, TrafficStatistics
 from tests.unit.controller.node_quorum import WALL_AT_0, Machine, Quorum
 

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
+from metaquorum.controller.server import metrics
+from metaquorum.controller.server.metrics import Counts, PartitionCounts
 from metaquorum.metadata.image import MetadataImage, TopicsImage
 from metaquorum.metadata.image.chunk import CHUNK_ROWS
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.observability.metrics import partition_counts
-from metaquorum.observability.metrics.partition_counts import Counts, PartitionCounts
 
 TOPIC_ID = bytes(15) + b"\x01"
 OTHER_ID = bytes(15) + b"\x02"
@@ -74,13 +74,13 @@ async def test_counts_follow_random_changes() -> None:
 
 async def test_only_chunks_that_changed_are_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[object] = []
-    real = partition_counts.count_chunk
+    real = metrics.count_chunk
 
-    def counted(chunk: partition_counts.Chunk) -> object:
+    def counted(chunk: metrics.Chunk) -> object:
         looked.append(chunk)
         return real(chunk)
 
-    monkeypatch.setattr(partition_counts, "count_chunk", counted)
+    monkeypatch.setattr(metrics, "count_chunk", counted)
     counts = PartitionCounts()
     topics = put(MetadataImage().topics, [partition(index) for index in range(4 * CHUNK_ROWS)])
     await counts.count(topics)
@@ -110,8 +110,8 @@ async def test_partitions_of_a_deleted_topic_do_not_count() -> None:
 
 
 async def test_the_loop_gets_turns_while_much_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_counts, "SLICE_MS", 0.0)
-    monkeypatch.setattr(partition_counts, "CHUNKS_PER_LOOK", 1)
+    monkeypatch.setattr(metrics, "SLICE_MS", 0.0)
+    monkeypatch.setattr(metrics, "CHUNKS_PER_LOOK", 1)
     topics = put(MetadataImage().topics, [partition(index) for index in range(6 * CHUNK_ROWS)])
     turns = 0
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from metaquorum.node import log_sync
-from metaquorum.node.log_sync import DiskThread
+from metaquorum.node import node_runner
+from metaquorum.node.node_runner import DiskThread
 from metaquorum.raft import effects as raft
 from metaquorum.raft.events import LogRead, LogSynced, ReadLog, ShutdownRequested
 from metaquorum.storage.disk.posix import PosixDisk, PosixFile
@@ -153,7 +153,7 @@ async def test_work_that_waits_for_the_disk_is_not_done_after_a_failed_sync() ->
 
 
 async def test_the_disk_thread_refuses_more_than_its_queue_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_sync, "QUEUE_MAX", 3)
+    monkeypatch.setattr(node_runner, "QUEUE_MAX", 3)
     thread = DiskThread(asyncio.get_running_loop())
     begun, release, ran = threading.Event(), threading.Event(), []
 

@@ -16,8 +16,7 @@ from metaquorum.config.security import TlsFiles
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.node import process
 from metaquorum.node.driver import Ending
-from metaquorum.node.found_protocol import found_protocol
-from metaquorum.node.process import run_process
+from metaquorum.node.process import found_protocol, run_process
 from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.reach import spoken_at, tls_problem
 from tests.unit.clients.test_wrong_protocol import answer_as_kafka, fixture_kafka_port

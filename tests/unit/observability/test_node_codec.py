@@ -13,7 +13,7 @@ from metaquorum.metadata.requests.status import (
 )
 from metaquorum.observability.metrics.statistics import LoopStatistics
 from metaquorum.proto import admin_pb2 as admin
-from metaquorum.rpc.messages.node import NODE, NodeReport
+from metaquorum.rpc.messages.tables import NODE, NodeReport
 
 BROKER = BrokerControlStatus(
     broker_id=1,

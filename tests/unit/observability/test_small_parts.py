@@ -17,7 +17,7 @@ from metaquorum.metadata.image.image import BrokersImage
 from metaquorum.metadata.image.types import BrokerRegistration, Provenance
 from metaquorum.metadata.requests.common import DescribeQuorumRequest, Done, RegisterBrokerRequest
 from metaquorum.network.backoff import Backoff, BackoffPolicy
-from metaquorum.node.log_sync import DiskThread
+from metaquorum.node.node_runner import DiskThread
 from metaquorum.observability.logging import (
     JsonFormatter,
     TextFormatter,

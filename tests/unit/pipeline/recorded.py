@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource
 from metaquorum.pipeline.logs.survey import hop
 from metaquorum.storage.disk.interface import name_of
 

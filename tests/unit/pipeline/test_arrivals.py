@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import metaquorum.pipeline.ingest.job as job
 import metaquorum.pipeline.ingest.plan as plan
 import metaquorum.pipeline.intervals.cluster as cluster
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource
 from metaquorum.pipeline.ingest.layout import load_manifest
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.batches.batch import RecordBatch

@@ -13,10 +13,10 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
-from metaquorum.pipeline.ingest.frames import table_batches
+from metaquorum.pipeline.ingest.tasks import table_batches
 from metaquorum.pipeline.logs.cut import _histories
 from metaquorum.pipeline.logs.places import find_logs
 from metaquorum.pipeline.stores.disk import StoreDisk

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import metaquorum.pipeline.ingest.job as job
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource
 from metaquorum.pipeline.ingest.layout import WrittenFile, load_manifest
 from metaquorum.pipeline.ingest.tasks import run_task
 from metaquorum.pipeline.ingest.work import (

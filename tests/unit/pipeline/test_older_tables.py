@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from metaquorum.cli.main import main
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource, gather
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.layout import FORMAT, READ_FROM, LayoutError, load_manifest

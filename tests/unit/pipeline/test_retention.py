@@ -16,7 +16,7 @@ import metaquorum.pipeline.intervals.cluster as cluster
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.snapshot import snapshot_batches
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 from metaquorum.storage.types import LogPosition

@@ -15,7 +15,7 @@ from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_records
-from metaquorum.pipeline.arrow.schemas import damage_batches
+from metaquorum.pipeline.arrow import damage_batches
 from metaquorum.pipeline.ingest import job, tasks
 from metaquorum.pipeline.ingest.job import left_out
 from metaquorum.pipeline.ingest.tasks import run_task

@@ -14,7 +14,7 @@ from metaquorum.pipeline.ingest import writer as module
 from metaquorum.pipeline.ingest.layout import WrittenFile
 from metaquorum.pipeline.ingest.writer import ClusterWriter, as_arrow, date_text, day_of
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_TIME_MS
-from metaquorum.pipeline.intervals.tables.states import StateRows
+from metaquorum.pipeline.intervals.tables.partitions import StateRows
 from metaquorum.pipeline.tables import TABLES
 
 EPOCHS = "quorum_epochs"

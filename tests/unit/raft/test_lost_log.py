@@ -17,8 +17,8 @@ from metaquorum.storage.files.meta_properties import OPENED_LOG_FILE as FILE_NAM
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.snapshots import SnapshotWriter
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import PowerLossError
 
 HOME = "/r"
 REPLICA = "/r/__cluster_metadata-0"

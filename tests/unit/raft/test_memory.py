@@ -9,7 +9,7 @@ import pytest
 from metaquorum.raft import memory
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.messages import VoteRequest
-from metaquorum.raft.roles import LeaderView
+from metaquorum.raft.roles import LeaderView, ReplicaProgress
 from metaquorum.raft.state import RaftState
 from metaquorum.storage.files.known_committed import Acknowledged
 from metaquorum.storage.types import LogPosition
@@ -37,6 +37,18 @@ def test_directories_that_no_longer_vote_are_forgotten_first_then_the_oldest() -
     kept = {one.directory_id for one in memory.remembered(made)}
     assert len(kept) == memory.DIRECTORIES_MAX
     assert kept == {one.directory_id for one in (*voters, *gone[2:])}
+
+
+def test_voters_without_directory_ids_are_not_taken_for_one_another() -> None:
+    """Voters of Kafka 3.7 name none: what one of them has acknowledged, another one may lack."""
+    made = state()
+    made.log.high_watermark = 10
+    progress = ReplicaProgress(node_id=2, directory_id=b"", acked_offset=10, highest_acked_offset=10)
+    memory.fold(made, LeaderView(voters={2: progress}))
+    assert memory.remembered(made) == ()
+    progress.directory_id = directory(2)
+    memory.fold(made, LeaderView(voters={2: progress}))
+    assert memory.remembered(made) == (Acknowledged(directory(2), 10, made.epoch),)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from metaquorum.raft.stored_voters import (
     store_voters,
 )
 from metaquorum.storage.errors import CorruptFileError
-from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import PowerLossError
 
 A, B, C = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)
 

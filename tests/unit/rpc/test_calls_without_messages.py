@@ -24,7 +24,7 @@ class Service(MetadataServicer):
 
 
 async def test_only_a_call_that_is_not_cancelled_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "metaquorum.rpc.decoding")
+    caplog.set_level(logging.INFO, "metaquorum.rpc.server")
     server = new_server()
     add_MetadataServicer_to_server(Service(), server)
     port = server.add_insecure_port("127.0.0.1:0")

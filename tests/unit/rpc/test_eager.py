@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from metaquorum.rpc import eager
+from metaquorum.rpc import stream_transport
 
 
 async def test_it_begins_at_once_and_a_task_ends_it() -> None:
@@ -22,7 +22,7 @@ async def test_it_begins_at_once_and_a_task_ends_it() -> None:
         except ValueError as error:
             news.append(str(error))
 
-    task = eager.start(work(), loop)
+    task = stream_transport.start(work(), loop)
     assert news == ["begun"] and task is not None
     first.set_result("first")  # before the task has looked
     await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def test_what_never_waits_needs_no_task() -> None:
     async def work() -> None:
         news.append("done")
 
-    assert eager.start(work(), asyncio.get_running_loop()) is None and news == ["done"]
+    assert stream_transport.start(work(), asyncio.get_running_loop()) is None and news == ["done"]
 
 
 async def test_what_is_raised_before_the_first_wait_is_the_callers() -> None:
@@ -45,7 +45,7 @@ async def test_what_is_raised_before_the_first_wait_is_the_callers() -> None:
         raise ValueError("at once")
 
     with pytest.raises(ValueError, match="at once"):
-        eager.start(work(), asyncio.get_running_loop())
+        stream_transport.start(work(), asyncio.get_running_loop())
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["at once", "later"])
@@ -58,7 +58,7 @@ async def test_it_can_be_cancelled(*, begun: bool) -> None:
         finally:
             news.append("cleared")
 
-    task = eager.start(work(), loop)
+    task = stream_transport.start(work(), loop)
     assert task is not None
     if begun:
         await asyncio.sleep(0)
@@ -77,7 +77,7 @@ async def test_what_fails_after_its_caller_has_gone_reaches_no_log(turns: int) -
     async def work() -> None:
         await call
 
-    task = eager.start(work(), loop)
+    task = stream_transport.start(work(), loop)
     assert task is not None
     for _ in range(turns):
         await asyncio.sleep(0)

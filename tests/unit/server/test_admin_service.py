@@ -9,7 +9,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
 from metaquorum.proto import admin_pb2 as pb
-from metaquorum.rpc.messages import admin as codec
+from metaquorum.rpc.messages import tables as codec
 from metaquorum.rpc.messages.errors import Hints
 from metaquorum.rpc.transport import PeerAddress
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from metaquorum.cli.client import TlsOptions
 from metaquorum.cli.cluster import ClusterOptions
 from metaquorum.cli.main import main
-from metaquorum.clients.kafka.controllers import ControllersClient
+from metaquorum.clients.kafka.grpc_way import ControllersClient
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import metadata_version_name

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.config.security import STANDARD_AUTHORIZER
-from metaquorum.rpc.authorizers import KEY, Authorizers
+from metaquorum.rpc.rights import KEY, Authorizers
 from tests.unit.server.nodes import new_site, running_broker, running_controller
 
 CHECKS = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}

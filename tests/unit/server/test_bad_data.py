@@ -17,7 +17,7 @@ from msgspec import structs
 
 from metaquorum.broker.server import main as broker_main
 from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.quorum.broker_status import mark_log_dir_offline
+from metaquorum.clients.quorum.nodes import mark_log_dir_offline
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest

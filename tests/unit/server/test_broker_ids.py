@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from metaquorum.broker.server import identity
 from metaquorum.broker.server.identity import ask_until_settled, settle_identity
 from metaquorum.cli.main import main
-from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.quorum.ids import (
+from metaquorum.clients.quorum.admin import (
+    AdminClient,
     allocate_broker_id,
     bind_broker_id,
     list_broker_ids,
@@ -31,7 +31,7 @@ from metaquorum.metadata.requests.common import AllocateBrokerIdRequest, Allocat
 from metaquorum.proto import broker_ids_pb2 as pb
 from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsStub
 from metaquorum.rpc.channels import open_channel
-from metaquorum.rpc.messages.broker_ids import ALLOCATED
+from metaquorum.rpc.messages.tables import ALLOCATED
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import LogDirectoryLockedError, StorageError
 from metaquorum.storage.files.meta_properties import (

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.log.input.source import open_path
-from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.quorum.ids import bind_broker_id
+from metaquorum.clients.quorum.admin import AdminClient, bind_broker_id
 from metaquorum.metadata.inspect.log.log import ReadBatch
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.quorum.broker_status import mark_log_dir_offline
+from metaquorum.clients.quorum.nodes import mark_log_dir_offline
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest

@@ -10,7 +10,7 @@ import pytest
 
 from metaquorum.clients.admin.access import create_acls
 from metaquorum.clients.kafka.cluster import KafkaClient
-from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.kafka.login import ClientSecurity
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.search import ClientError
 from metaquorum.config.load import load_config
@@ -20,8 +20,7 @@ from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
-from metaquorum.rpc.callers import GrpcCallers, grpc_callers
-from metaquorum.rpc.rights import GrpcRights
+from metaquorum.rpc.rights import GrpcCallers, GrpcRights, grpc_callers
 from tests.unit.server.certificates import certificate_files, foreign_client
 from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is, material, tls_keys

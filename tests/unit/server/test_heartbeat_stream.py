@@ -30,10 +30,10 @@ from metaquorum.proto.broker_pb2_grpc import (
     BrokerLifecycleStub,
     add_BrokerLifecycleServicer_to_server,
 )
-from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import END_OF_STREAM, bind, new_server, open_channel
 from metaquorum.rpc.messages.errors import Hints, error_to_pb
 from metaquorum.rpc.requests import WaitingRequests
+from metaquorum.rpc.rights import Authorizers
 from metaquorum.rpc.transport import PeerAddress
 from tests.controllers import channel_of
 from tests.unit.server.nodes import silent_port

@@ -14,7 +14,7 @@ import pytest
 from metaquorum.broker.channel import ChannelRequest, ControllerReported, NoAnswer, SendToController
 from metaquorum.broker.server import kafka_controllers
 from metaquorum.broker.server.kafka_controllers import KafkaControllerCalls, KafkaForwarding
-from metaquorum.clients.kafka.controllers import ask_controllers
+from metaquorum.clients.kafka.grpc_way import ask_controllers
 from metaquorum.clients.kafka.raft_client import KafkaWay
 from metaquorum.clients.quorum.admin import ForwardedAnswer
 from metaquorum.clients.search import ClientError

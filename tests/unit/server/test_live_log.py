@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.clients.kafka.live_log import LiveSource, LogSpool, copy_log
-from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.kafka.login import ClientSecurity
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.search import ClientError
 from metaquorum.config.security import TlsFiles

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from metaquorum.cli.admin.plan_file import plan_json
+from metaquorum.cli.admin.partitions import plan_json
 from metaquorum.cli.main import main
 from metaquorum.clients.admin import replicas
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
-from metaquorum.rpc.messages.brokers import HEARTBEAT, REGISTER
+from metaquorum.rpc.messages.tables import HEARTBEAT, REGISTER
 from tests.topics import create_topics
 from tests.unit.server.nodes import (
     CLUSTER_ID,

@@ -29,9 +29,8 @@ from metaquorum.clients.admin.configs import (
     describe_configs,
 )
 from metaquorum.clients.kafka.cluster import KafkaClient
-from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.quorum.broker_status import describe_broker_nodes
-from metaquorum.clients.quorum.ids import allocate_producer_ids
+from metaquorum.clients.quorum.admin import AdminClient, allocate_producer_ids
+from metaquorum.clients.quorum.nodes import describe_broker_nodes
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.image import Acl, ConfigResource

@@ -8,8 +8,8 @@ import pytest
 
 from metaquorum.storage.disk.interface import read_file, write_atomically
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
-from metaquorum.testing.faults import FaultProfile, PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import FaultProfile, PowerLossError
 
 
 def make(seed: int = 0, **profile: float) -> FaultyDisk:

@@ -22,8 +22,8 @@ from metaquorum.storage.files.known_committed import (
 )
 from metaquorum.storage.files.snapshots import parse_snapshot_name
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import PowerLossError
 
 DIRECTORY = "/replica"
 PATH = f"{DIRECTORY}/{FILE_NAME}"

@@ -18,9 +18,8 @@ from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.recovery import load_recovery_point
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faults import FaultProfile
 from metaquorum.testing.faulty_disk import FaultyDisk
-from metaquorum.testing.faulty_file import FaultyBackgroundSync
+from metaquorum.testing.faulty_file import FaultProfile, FaultyBackgroundSync
 from tests.unit.storage.cleaner_bench import clean, settle
 from tests.unit.storage.journal import Journal
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metaquorum.testing.faulty_disk import FaultyDisk
-from metaquorum.testing.inode import Inode
-from metaquorum.testing.names import DirectoryMoves, Names
+from metaquorum.testing.faulty_file import DirectoryMoves, Inode, Names
 
 
 def calls_of(work: Callable[[], object]) -> int:

@@ -30,8 +30,8 @@ from metaquorum.storage.files.snapshots import (
 )
 from metaquorum.storage.partition.producers import AbortedTransaction, AbortedTransactions
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faults import FaultProfile
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import FaultProfile
 
 IDS = [LogPosition(epoch, offset) for offset in (0, 9, 10, 2**31) for epoch in (0, 1, 2**31 - 1)]
 

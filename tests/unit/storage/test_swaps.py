@@ -9,8 +9,8 @@ import pytest
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import read_file
 from metaquorum.storage.partition.swap import finish_swaps
-from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import PowerLossError
 
 PLACE = "/d"
 

@@ -42,8 +42,8 @@ from metaquorum.storage.partition.replica_directory import (
 )
 from metaquorum.storage.partition.swap import begin_cleaned, finish_cleaned, finish_swaps
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faults import FaultProfile
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import FaultProfile
 from tests.unit.storage.cleaner_bench import clean, settle
 
 NOTHING_UNSYNCED = FaultProfile(keep_name=0.0, keep_contents=0.0, zero_tail=0.0, garbage_tail=0.0)

@@ -20,9 +20,9 @@ from metaquorum.storage.batches.format import TRANSACTIONAL
 from metaquorum.storage.errors import DiskError
 from metaquorum.testing import ClusterError, HistoryError, check_log
 from metaquorum.testing.clock import ClusterClock, NodeClock
-from metaquorum.testing.disk_faults import DiskFaultOrder, begin_disk_fault
-from metaquorum.testing.happenings import Happening, lines_of
-from metaquorum.testing.messages import _messages, _whole, committed
+from metaquorum.testing.contents import _messages, _whole, committed
+from metaquorum.testing.interception import Happening, lines_of
+from metaquorum.testing.memory_disk import DiskFaultOrder, begin_disk_fault
 from metaquorum.testing.request_faults import (
     AFTER_THE_WORK,
     ENTITIES,

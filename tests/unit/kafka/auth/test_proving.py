@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from metaquorum.clients.kafka.cluster import KafkaClient
-from metaquorum.clients.kafka.login import LoginFailed, ScramProof, new_proof
-from metaquorum.clients.kafka.security import ClientSecurity, client_security, load_client_security
+from metaquorum.clients.kafka.login import (
+    ClientSecurity,
+    LoginFailed,
+    ScramProof,
+    client_security,
+    load_client_security,
+    new_proof,
+)
 from metaquorum.clients.search import ClientError
 from metaquorum.config.security import Credentials
 from metaquorum.errors import ConfigError

@@ -13,10 +13,15 @@ import pytest
 
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
 from metaquorum.metadata.text.dump import payload_json
-from metaquorum.pipeline.arrow.fields import PLACE_COLUMNS, SCHEMAS, field_columns, typed_schema
-from metaquorum.pipeline.arrow.schemas import arrow_schema_of, record_batches
-from metaquorum.pipeline.logs.pieces import Piece
-from metaquorum.pipeline.logs.selection import TYPE_NAMES, Selection, type_named
+from metaquorum.pipeline.arrow import (
+    PLACE_COLUMNS,
+    SCHEMAS,
+    arrow_schema_of,
+    field_columns,
+    record_batches,
+    typed_schema,
+)
+from metaquorum.pipeline.logs.pieces import TYPE_NAMES, Piece, Selection, type_named
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.reader import LogReader

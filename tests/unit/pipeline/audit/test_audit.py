@@ -22,8 +22,7 @@ from metaquorum.pipeline.audit.findings import (
     seconds_text,
     violations,
 )
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource, gather
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.layout import Manifest, WrittenFile, begin, load_manifest, publish

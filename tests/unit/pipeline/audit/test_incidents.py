@@ -21,8 +21,7 @@ from metaquorum.pipeline.audit.facts import (
     TimeSpan,
 )
 from metaquorum.pipeline.audit.findings import AuditFinding, AuditLimits, findings
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource, gather
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from tests.unit.pipeline.intervals.telling import alive as unfenced

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-import metaquorum.pipeline.fleet.batches as fleet_batches
+import metaquorum.pipeline.fleet.cluster as fleet_batches
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.pipeline.fleet import files

@@ -7,7 +7,7 @@ import pytest
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_record
 from metaquorum.pipeline.intervals import ClusterReplay
-from metaquorum.pipeline.intervals.audit_trail import NAMED_MAX
+from metaquorum.pipeline.intervals.tables.settings import NAMED_MAX
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.batches.batch import RecordBatch
 from tests.unit.pipeline.intervals.telling import (

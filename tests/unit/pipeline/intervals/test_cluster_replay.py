@@ -7,7 +7,7 @@ import pytest
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import KRaftVersionRecord, Voter, VotersRecord
 from metaquorum.metadata.records.types import ControllerFeature
-from metaquorum.pipeline.intervals.tables import cause_feed
+from metaquorum.pipeline.intervals.tables import incidents
 from tests.unit.pipeline.intervals.telling import (
     DAY_MS,
     DIR_A,
@@ -199,7 +199,7 @@ def test_a_split_fence_is_the_cause_of_the_batches_before_it(monkeypatch: pytest
     moved: Line = (2000, [change(isr=(2,), leader=2)])
     (small,) = told(batches([*BASE, moved, (2400, [fence(1, 1)])]), "failovers")
     assert small["cause"] == "stopping-or-fenced", "controllers do not split a fence of one partition"
-    monkeypatch.setattr(cause_feed, "SLICE_MIN", 1)
+    monkeypatch.setattr(incidents, "SLICE_MIN", 1)
     (soon,) = told(batches([*BASE, moved, (2400, [fence(1, 1)])]), "failovers")
     assert soon["cause"] == "broker-fenced"
     (late,) = told(batches([*BASE, moved, (30_000, [r.NoOpRecord()]), (30_000, [fence(1, 1)])]), "failovers")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metaquorum.metadata.records.batch_cause import BatchCause
-from metaquorum.pipeline.intervals.moments import Moment
-from metaquorum.pipeline.intervals.rows import Intervals, Memory
+from metaquorum.pipeline.intervals.moments import Intervals, Memory, Moment
 
 A, B, C = (Moment(at, 10 * at, 10 * at, BatchCause(principal=f"who {at}")) for at in (3, 5, 9))
 

@@ -17,10 +17,10 @@ from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.pipeline.fleet.files import write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.writer import as_arrow, day_of, file_schema, state_batches
-from metaquorum.pipeline.intervals import ClusterReplay, cluster, many_changes
-from metaquorum.pipeline.intervals.many_changes import feed_window
+from metaquorum.pipeline.intervals import ClusterReplay, cluster, touched
 from metaquorum.pipeline.intervals.state import decode_state
-from metaquorum.pipeline.intervals.tables.states import FROM_OFFSET, StateColumns, StateRows
+from metaquorum.pipeline.intervals.tables.partitions import FROM_OFFSET, StateColumns, StateRows
+from metaquorum.pipeline.intervals.touched import feed_window
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from tests.unit.metadata.random_logs import RandomLog
@@ -124,9 +124,9 @@ def in_any_order(value: Any) -> Any:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two records are enough to be taken together, and it is always tried."""
-    for module in (cluster, many_changes):
+    for module in (cluster, touched):
         monkeypatch.setattr(module, "MIN_TOGETHER", 2)
-    monkeypatch.setattr(many_changes, "MAX_ALONE", 1)
+    monkeypatch.setattr(touched, "MAX_ALONE", 1)
 
 
 @pytest.mark.usefixtures("eager")

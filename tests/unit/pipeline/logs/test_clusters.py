@@ -13,8 +13,7 @@ import pytest
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.snapshot import snapshot_batches
-from metaquorum.pipeline.logs.clusters import merge_histories
-from metaquorum.pipeline.logs.identity import CLOCK_MS, Facts, Relation, by_order, read_facts
+from metaquorum.pipeline.logs.clusters import CLOCK_MS, Facts, Relation, by_order, merge_histories, read_facts
 from metaquorum.pipeline.logs.merged import MergedHistory
 from metaquorum.pipeline.logs.places import LogPlace, find_logs
 from metaquorum.pipeline.logs.survey import LogSurvey, survey

@@ -12,9 +12,8 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.pipeline.logs.cut import damage_places, record_pieces
 from metaquorum.pipeline.logs.follow import LogEnd, log_ends, pieces_between
-from metaquorum.pipeline.logs.pieces import Piece, read_piece
+from metaquorum.pipeline.logs.pieces import Piece, Selection, read_piece
 from metaquorum.pipeline.logs.places import LogPlace
-from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.snapshots import snapshot_name

@@ -11,15 +11,14 @@ import pytest
 
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
-from metaquorum.pipeline.arrow.schemas import record_batches
+from metaquorum.pipeline.arrow import record_batches
 from metaquorum.pipeline.logs import follow
 from metaquorum.pipeline.logs.cut import record_pieces
 from metaquorum.pipeline.logs.damage import Dialect, log_damage, parse_dialect
 from metaquorum.pipeline.logs.follow import LogEnd, log_ends, pieces_between
 from metaquorum.pipeline.logs.merged import merge_logs
-from metaquorum.pipeline.logs.pieces import DamagedError, Piece, read_piece
+from metaquorum.pipeline.logs.pieces import DamagedError, Piece, Selection, read_piece
 from metaquorum.pipeline.logs.places import Identities, LogPlace, NoLogsError, find_logs
-from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.survey import LogSurvey, hop, survey
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.batches.batch import RecordBatch

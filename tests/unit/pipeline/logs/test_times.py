@@ -13,11 +13,10 @@ import pytest
 
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
-from metaquorum.pipeline.arrow.schemas import record_batches
+from metaquorum.pipeline.arrow import record_batches
 from metaquorum.pipeline.logs.cut import record_pieces
-from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.pieces import Piece, Selection
 from metaquorum.pipeline.logs.places import find_logs
-from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.source import MetadataLogReader, Options
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.archive_writer import ArchiveSource, write_archive

@@ -13,8 +13,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from metaquorum.pipeline.audit.findings import AuditLimits, findings
-from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource, gather
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.report.page import page

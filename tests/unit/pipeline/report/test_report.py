@@ -19,8 +19,7 @@ pytest.importorskip("pyarrow")
 from metaquorum.cli.main import main
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
 from metaquorum.pipeline.audit.findings import AuditLimits, findings, seconds_text
-from metaquorum.pipeline.audit.gather import _small_tables, gather
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource, _small_tables, gather
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.report.clusters import MAX_CLUSTERS, MAX_DETAILED

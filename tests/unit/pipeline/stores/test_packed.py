@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import metaquorum.pipeline.ingest.job as job
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource
 from metaquorum.pipeline.ingest.tasks import run_task
 from metaquorum.pipeline.logs.places import NoLogsError, find_logs
 from metaquorum.pipeline.logs.survey import hop, survey

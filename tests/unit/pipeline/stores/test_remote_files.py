@@ -13,11 +13,11 @@ import pytest
 from pyarrow import fs
 
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
+from metaquorum.pipeline.stores import disk, folder, remote
 from metaquorum.pipeline.stores import disk as disk_module
-from metaquorum.pipeline.stores import files, folder, packed, remote
 from metaquorum.pipeline.stores.disk import StoreDisk
-from metaquorum.pipeline.stores.files import RemoteFile
 from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.pipeline.stores.remote import RemoteFile
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch
 from metaquorum.storage.errors import DiskError, FileMissingError
 
@@ -49,7 +49,7 @@ def fixture_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
     (root / "bucket" / "a" / "two.log.gz").write_bytes(gzip.compress(b"unpacked"))
     (root / "bucket" / "b").write_bytes(b"b")
     store = Store(root)
-    for module in (disk_module, files, folder, packed, remote):
+    for module in (disk_module, remote, folder, disk, remote):
         monkeypatch.setattr(module, "opened", lambda place: (store, place.partition("://")[2]), raising=False)
     yield store
 
@@ -102,7 +102,7 @@ def test_stamps_are_those_of_what_holds_the_file(store: Store, tmp_path: Path) -
 
 
 def test_an_object_is_read_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "READ_AHEAD_BYTES", 4)
+    monkeypatch.setattr(remote, "READ_AHEAD_BYTES", 4)
     disk = StoreDisk()
     with_size = disk.open_read("s3://bucket/a/one.log")
     assert (with_size.size(), with_size.path) == (10, "s3://bucket/a/one.log")
@@ -134,7 +134,7 @@ def test_an_object_that_changes_is_noticed(store: Store, tmp_path: Path, now: by
 
 
 def test_an_archive_in_a_store(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "READ_AHEAD_BYTES", 100)
+    monkeypatch.setattr(remote, "READ_AHEAD_BYTES", 100)
     (tmp_path / "inside").write_bytes(b"inside")
     with tarfile.open(tmp_path / "store" / "bucket" / "logs.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "inside", "node/inside.log")

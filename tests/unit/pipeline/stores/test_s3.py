@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import metaquorum.pipeline.ingest.job as job
 from metaquorum.cli.main import main
-from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.audit.gather import TableSource
 from metaquorum.pipeline.ingest.layout import LayoutError, load_manifest
 from metaquorum.pipeline.ingest.tasks import run_task
 from metaquorum.pipeline.ingest.work import Task, TaskResult
@@ -23,8 +23,8 @@ from metaquorum.pipeline.logs.places import Identities, NoLogsError, find_logs
 from metaquorum.pipeline.logs.survey import hop, survey
 from metaquorum.pipeline.stores import remote
 from metaquorum.pipeline.stores.disk import StoreDisk
-from metaquorum.pipeline.stores.files import READ_AHEAD_BYTES
 from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.pipeline.stores.remote import READ_AHEAD_BYTES
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.errors import DiskError
 from tests.unit.pipeline.stores.endpoint import BUCKET, client, s3_endpoint, upload
@@ -148,7 +148,7 @@ def test_a_part_of_an_object_is_read_again_where_it_must_be(
 ) -> None:
     data = bytes(range(256)) * 64
     client().put_object(Bucket=BUCKET, Key="part/one.log", Body=data)
-    monkeypatch.setattr("metaquorum.pipeline.stores.files.READ_AHEAD_BYTES", 1000)
+    monkeypatch.setattr("metaquorum.pipeline.stores.remote.READ_AHEAD_BYTES", 1000)
     file = StoreDisk().open_read(f"{ROOT}/part/one.log")
     for position, length in ((0, 61), (990, 61), (5, 10), (16_000, 9_000), (len(data), 5), (3_000, 4_000)):
         assert file.read_at(position, length) == data[position : position + length]

@@ -1,1 +1,0 @@
-"""What happened, summed up on one screen."""

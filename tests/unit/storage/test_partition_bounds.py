@@ -15,8 +15,13 @@ from metaquorum.storage.disk.interface import write_atomically
 from metaquorum.storage.errors import CorruptLogError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
-from metaquorum.storage.log.segment_index import ABORTED_ENTRY, decode_aborted, decode_times, encode_times
-from metaquorum.storage.log.timed_segment import TimedSegment
+from metaquorum.storage.log.timed_segment import (
+    ABORTED_ENTRY,
+    TimedSegment,
+    decode_aborted,
+    decode_times,
+    encode_times,
+)
 from metaquorum.storage.partition.partition_log import MAX_OFFSETS_A_SEGMENT, LogIndexes, PartitionLog
 from metaquorum.storage.partition.pooled_log import FoundRecord
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -368,6 +373,21 @@ def test_a_time_of_a_batch_that_the_broker_stamped_is_found_from_the_log_s_start
         assert log.find_offset(200, 5) == FoundRecord(start, 300, 1)
         assert log.find_offset(301, 5) is None
     log.close()
+
+
+def test_index_files_are_the_same_after_a_start_that_reads_the_whole_segment() -> None:
+    """An entry names its batch's last offset, whoever noted the batch."""
+    disk = new_disk()
+    log = load(disk, segment_bytes=10_000)
+    for offset in range(0, 60, 3):
+        log.append(Batches.parse(batch(offset, 3, time=offset)))
+    log.sync()
+    files = log._segments[-1].index_files()
+    assert all(len(content) > 50 for _, content in files)
+    log.close()
+    again = load(disk, segment_bytes=10_000)
+    assert again._segments[-1].index_files() == files
+    again.close()
 
 
 SMALL_FILES = ("recovery-point", "leader-epoch-checkpoint", ".snapshot", ".index", ".timeindex", ".txnindex")

@@ -437,7 +437,7 @@ class _Checker:
         if position.epoch != step.epoch:
             text = f"its name says epoch {position.epoch}, but the record before its end has {step.epoch}"
             self._report.add(_snapshot_finding(position, step.time_ms, "snapshot", text))
-        own, its = (one.snapshot_records() for one in (step.quorum_after, state.quorum))
+        own, its = (_ordered(one.snapshot_records()) for one in (step.quorum_after, state.quorum))
         if own != its:
             text = f"{_voters_text(own)} -> {_voters_text(its)} (log -> {snapshot.path})"
             self._report.add(_snapshot_finding(position, step.time_ms, "quorum", text))
@@ -445,6 +445,16 @@ class _Checker:
             self._report.add(
                 _snapshot_finding(position, step.time_ms, where, f"{text} (log -> {snapshot.path})")
             )
+
+
+def _ordered(records: Sequence[QuorumRecord]) -> list[QuorumRecord]:
+    """With the voters by ascending id: Apache Kafka's nodes write a set in any order."""
+    return [
+        msgspec.structs.replace(one, voters=tuple(sorted(one.voters, key=lambda voter: voter.voter_id)))
+        if isinstance(one, VotersRecord)
+        else one
+        for one in records
+    ]
 
 
 def _voters_text(records: Sequence[QuorumRecord]) -> str:

@@ -16,6 +16,8 @@ from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.walk.states import steps
 from metaquorum.metadata.invariants import check_changes, check_image
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.control import KRaftVersionRecord, Voter, VotersRecord
+from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
@@ -213,6 +215,22 @@ def test_snapshots_of_one_name_must_hold_the_same() -> None:
     assert {found.kind for found in report.divergences} == {SNAPSHOT}
     assert report.divergences[0].entity == "topic/payments"
     assert [found[1] for found in rules(report.logs[1])][:1] == ["snapshot-agrees"]
+
+
+def test_the_order_of_the_voters_in_a_snapshot_does_not_matter() -> None:
+    """Apache Kafka's nodes write a set in any order, other voters are an error."""
+    level = KRaftVersionRecord(kraft_version=1)
+    one, two, three = (Voter(each, bytes(15) + bytes([each])) for each in (1, 2, 3))
+    node = make_node(memory_disk(), [*STORY, (2, [level, VotersRecord(voters=(one, two))])])
+    end = strict(node.log)[-1].header.next_offset
+    path = join(node.log.directory, snapshot_name(LogPosition(2, end)))
+    for voters, broken in (((two, one), []), ((one, three), [(end, "snapshot-agrees", "quorum")])):
+        image = add_snapshot(node, end)
+        said = (level, VotersRecord(voters=voters))
+        content = b"".join(snapshot_batches(image, position=LogPosition(2, end), quorum=said))
+        write(node.log.disk, path, content)
+        report = check_log(node.log)
+        assert [found for found in rules(report) if found[1] == "snapshot-agrees"] == broken
 
 
 def checked(*more: Batch) -> LogReport:

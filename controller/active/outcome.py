@@ -1,4 +1,4 @@
-"""The result of one turn of the active controller, as a value that the node carries out, with the work that is
+"""The result of one turn of the active controller, as a value that the node carries out, the work that is
 left and the cause.
 
 A decision must not change state: everything that it wants written, answered, remembered and done next is in

@@ -29,14 +29,14 @@ def unsupported_feature(
     image: FeaturesImage, features: Iterable[BrokerFeature], *, kraft_version: int = 0
 ) -> str | None:
     """A line for humans about the first finalized feature that a broker does not support; None if it supports
-    all. `kraft_version`: the quorum's, which is in no image.
+    all. `kraft_version`: the quorum's; what an image says of it counts for nothing.
 
     A feature that the broker does not name is one that it does not know. One that is not finalized is at
     level 0.
     """
     ranges = {feature.name: feature for feature in features}
-    levels = {**dict.fromkeys(ranges.keys() - {METADATA_VERSION}, 0), KRAFT_VERSION: kraft_version}
-    for name, level in sorted((levels | dict(image.finalized)).items()):
+    levels = dict.fromkeys(ranges.keys() - {METADATA_VERSION}, 0) | dict(image.finalized)
+    for name, level in sorted({**levels, KRAFT_VERSION: kraft_version}.items()):
         feature = ranges.get(name)
         if feature is None and level > 0:
             return (

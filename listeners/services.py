@@ -94,11 +94,14 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def features_of(image: MetadataImage, kraft_version: int) -> Features:
-    """The features for ApiVersions; kraft.version comes from control records, not from the image."""
-    levels = {KRAFT_VERSION: kraft_version} if kraft_version else {}
+    """The features for ApiVersions; kraft.version comes from control records, not from the image, where a
+    leader of Apache Kafka before 4.1 may have recorded a level that the quorum is not at."""
+    levels = {name: level for name, level in image.features.finalized.items() if name != KRAFT_VERSION}
+    if kraft_version:
+        levels[KRAFT_VERSION] = kraft_version
     return Features(
         supported={each.name: (each.min_level, each.max_level) for each in KNOWN_FEATURES},
-        finalized={**image.features.finalized, **levels},
+        finalized=levels,
         epoch=image.provenance.offset - 1,
     )
 

@@ -116,7 +116,7 @@ class BreakableCluster(ClusterContents):
         registration = None if image is None else image.brokers.get(node.node_id)
         return registration is not None and 0 < len(registration.directories) < len(node.config.log_dirs)
 
-    def _kill(self, node: ClusterNode, text: str = "", *, power_lost: bool = False) -> ActiveFault:
+    def _kill(self, node: ClusterNode, text: str = "", *, power_lost: bool) -> ActiveFault:
         """Also one that is down already."""
         return self._down(node, text or f"{node.name} was killed", node.kill(power_lost=power_lost))
 

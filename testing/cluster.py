@@ -176,7 +176,7 @@ class Cluster(BreakableCluster):
         text = f"{topic}-{partition}: what is acknowledged now will be lost"
 
         def elect() -> None:
-            faults = [self._kill(self._nodes[each]) for each in ahead]
+            faults = [self._kill(self._nodes[each], power_lost=False) for each in ahead]
             try:
                 self.clock.advance(seconds=FENCED_S)
                 down.heal()

@@ -261,21 +261,17 @@ def encode_request(header: RequestHeader, body: Any) -> list[Buffer]:
     return _write_body(writer, header.version, body, out)
 
 
-def encode_response(
-    api_key: int, version: int, correlation_id: int, body: Any, unknown_tags: Tags = ()
-) -> list[Buffer]:
+def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:
     """The chunks of a response's frame. Raises EncodeError if a value does not fit its field."""
     out = Chunks()
-    out += response_header(api_key, version, correlation_id, unknown_tags)
+    out += response_header(api_key, version, correlation_id)
     return _write_body(_response_writer(api_key, version), version, body, out)
 
 
-def response_header(api_key: int, version: int, correlation_id: int, unknown_tags: Tags = ()) -> bytes:
-    """The part of a response's frame before the body."""
+def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
+    """The part of a response's frame before the body; its header has no tagged fields."""
     head = _CORRELATION_ID.pack(correlation_id)
-    if _response_writer(api_key, version).is_flexible:
-        head += write_tags([], unknown_tags, _NO_TAGS) if unknown_tags else b"\0"
-    return head
+    return head + b"\0" if _response_writer(api_key, version).is_flexible else head
 
 
 def encode_body(api_key: int, version: int, body: Any) -> bytes:

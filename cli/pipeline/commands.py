@@ -16,7 +16,7 @@ class FilePath(GivenPath):
         super().__init__(**checks)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from metaquorum.pipeline.stores.address import PathError, local_path
+        from metaquorum.pipeline.stores.address import PathError, local_path  # it loads the pipeline
 
         refuse_no_path(self, str(value), param, ctx)
         try:

@@ -123,11 +123,12 @@ async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
 
 
 def _kraft_version(features: Mapping[str, FeatureDescription], voters: Sequence[Any]) -> int:
-    """The finalized level. Controllers of Kafka 3.9 leave it out of their features, their brokers do not: the
-    voters' directories, which a quorum of 3.9 knows from 1 on, tell it."""
+    """The level in force: from 1 on, the leader knows the voters' directories. Controllers of Kafka 3.9 leave
+    it out of their features; its brokers, and every node before 4.1, name one that was recorded without
+    effect."""
     known = features.get(KRAFT_VERSION)
     if known is not None and known.finalized_level:
-        return known.finalized_level
+        return known.finalized_level if any(any(each.replica_directory_id) for each in voters) else 0
     newest = features.get(METADATA_VERSION)
     is_39 = newest is not None and newest.max_level == LEVEL_DYNAMIC_VOTERS
     return int(is_39 and any(any(each.replica_directory_id) for each in voters))
@@ -174,14 +175,27 @@ async def update_features(
     # From version 2 on, the response has one code for all features.
     answer = await client.ask(body, lowest=1, highest=1)
     client.refuse(answer.error_code, answer.error_message)
-    return tuple(
+    results = [
         SettingResult(
             subject=result.feature,
             error=ErrorCode.of(result.error_code),
             message=result.error_message if result.error_code else None,
         )
         for result in answer.results
-    )
+    ]
+    if not validate_only and any(each.subject == KRAFT_VERSION and not each.error for each in results):
+        voters = (await describe_quorum(client)).voters
+        if not any(each.directory_id for each in voters):  # a leader at 1 knows their directories
+            results = [_WITHOUT_EFFECT if each.subject == KRAFT_VERSION else each for each in results]
+    return tuple(results)
+
+
+_WITHOUT_EFFECT = SettingResult(
+    subject=KRAFT_VERSION,
+    error=ErrorCode.FEATURE_UPDATE_FAILED,
+    message="the leader has recorded the level, but the quorum is not at it, as with Apache Kafka before 4.1:"
+    " change it while a newer controller leads",
+)
 
 
 # --- elections

@@ -1,5 +1,5 @@
-"""The result of one turn of the active controller, as a value that the node carries out, the work that is
-left and the cause.
+"""The result of one turn of the active controller, as a value that the node carries out: with what is left to
+do, and the cause.
 
 A decision must not change state: everything that it wants written, answered, remembered and done next is in
 its `Outcome`.

@@ -77,7 +77,7 @@ def decide_create_token(
             text = f"{principal!r} is not a user: write User:name"
             return ControllerResult(response=ApiError(ErrorCode.INVALID_PRINCIPAL_TYPE, text))
     lifetime_ms = config.delegation_token_max_lifetime_ms
-    if request.max_lifetime_ms is not None and request.max_lifetime_ms > 0:
+    if request.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)
     token_id = base64.urlsafe_b64encode(new_id).rstrip(b"=").decode()
     max_timestamp_ms = wall_ms + lifetime_ms

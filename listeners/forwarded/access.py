@@ -178,7 +178,7 @@ async def create_delegation_token(
         requester=call.principal,
         owner=owner,
         renewers=tuple(f"{each.principal_type}:{each.principal_name}" for each in body.renewers),
-        max_lifetime_ms=body.max_lifetime_ms if body.max_lifetime_ms >= 0 else None,
+        max_lifetime_ms=body.max_lifetime_ms,
     )
     answer: core.CreateTokenResponse | ApiError = _NOT_ALLOWED
     if _may_ask(call):

@@ -158,12 +158,13 @@ class AlterQuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateTokenRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """KIP-48 CreateDelegationToken (key 38). Principals as `User:name`; `owner` None: the requester."""
+    """KIP-48 CreateDelegationToken (key 38). Principals as `User:name`; `owner` None: the requester.
+    `max_lifetime_ms` 0 or below: as long as allowed."""
 
     requester: str
     owner: str | None = None
     renewers: tuple[str, ...] = ()
-    max_lifetime_ms: int | None = None
+    max_lifetime_ms: int = -1
 
 
 class CreateTokenResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -122,10 +122,14 @@ def _is_up_to_date(state: RaftState, request: VoteRequest) -> bool:
 
 
 def _on_binding_vote(state: RaftState, request: VoteRequest, *, now_ms: int) -> bool:
-    """A vote for a higher epoch is persisted together with that epoch."""
+    """A vote for a higher epoch is persisted together with that epoch. An observer that refuses its vote
+    keeps its epoch: a voter without pre-votes that missed its removal raises its own for as long as it runs,
+    and in that epoch the leader, in a lower one, would answer no fetch."""
     candidate = Vote(request.candidate_id, request.candidate_directory_id)
     if request.epoch > state.epoch:
         granted = _is_up_to_date(state, request)
+        if not granted and not state.may_stand:
+            return False
         transitions.become_unattached(state, request.epoch, candidate if granted else None, now_ms=now_ms)
         return granted
     if state.vote is not None:
@@ -179,7 +183,7 @@ def on_vote_response(state: RaftState, flight: InFlight, response: VoteResponse,
     granted = granted and not memory.refuse_vote(state, flight.to, _asked(flight), response)
     if granted:
         role.granted.add(flight.to)
-    elif flight.to not in role.granted:
+    else:
         role.rejected.add(flight.to)
     settle_election(state, now_ms=now_ms)
 

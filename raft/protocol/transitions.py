@@ -220,8 +220,7 @@ def follow(
     if epoch < state.epoch or not can_follow(state, leader_id, endpoints):
         return
     if epoch > state.epoch or (
-        state.known_leader_id in (None, leader_id)
-        and not isinstance(state.role, roles.Follower | roles.Resigned | roles.Leader)
+        state.known_leader_id in (None, leader_id) and not isinstance(state.role, roles.Follower)
     ):
         become_follower(state, epoch, leader_id, endpoints, now_ms=now_ms)
     elif endpoints and leader_id == state.known_leader_id:

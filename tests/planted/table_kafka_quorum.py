@@ -445,6 +445,18 @@ KAFKA_QUORUM_BUGS = (
         caught_by=("tests/raft/test_scripts.py::test_script[voters_kafkas_leader_removed]",),
     ),
     Bug(
+        name="an-observer-takes-the-epoch-of-a-vote-that-it-refuses",
+        breaks="a voter of Kafka's that missed its removal takes no removed voter of ours from its leader",
+        source="KIP-996: a voter before 4.0 has no pre-vote",
+        file="raft/protocol/election.py",
+        old="if not granted and not state.may_stand:",
+        new="if not granted and state.is_observer and state.may_stand:",
+        caught_by=(
+            "tests/raft/test_scripts.py::test_script[voters_observer_keeps_its_epoch]",
+            "sim 9024..9025",
+        ),
+    ),
+    Bug(
         name="controllers-of-39-are-at-no-level",
         breaks="a quorum of 3.9 whose voters have directories is at kraft.version 1",
         source="Kafka 3.9: SimpleApiVersionManager",
@@ -452,6 +464,17 @@ KAFKA_QUORUM_BUGS = (
         old="newest.max_level == LEVEL_DYNAMIC_VOTERS",
         new="newest.max_level < LEVEL_DYNAMIC_VOTERS",
         caught_by=(f"{CLUSTER_CLIENT}::test_the_level_of_kraft_version_is_known_at_every_release",),
+    ),
+    Bug(
+        name="a-recorded-level-of-kraft-version-counts",
+        breaks="kraft.version is what the control records say, whatever a leader of 3.9 has recorded",
+        source="Kafka 3.9: FeatureControlManager records any feature's level",
+        file="listeners/services.py",
+        old="image.features.finalized.items() if name != KRAFT_VERSION}",
+        new="image.features.finalized.items()}",
+        caught_by=(
+            "tests/unit/kafka/test_services.py::test_a_level_of_kraft_version_that_a_leader_of_kafka_39_recorded_is_none",
+        ),
     ),
     Bug(
         name="name-of-no-host-is-looked-up",

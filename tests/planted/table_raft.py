@@ -266,6 +266,37 @@ RAFT_BUGS = (
         caught_by=(UNIT,),
     ),
     Bug(
+        name="high-watermark-falls-with-its-leader",
+        breaks="the high watermark never falls",
+        source="KIP-595",
+        file="raft/protocol/replication.py",
+        old="    if high_watermark > state.log.high_watermark:",
+        new="    if high_watermark != state.log.high_watermark:",
+        caught_by=("tests/unit/raft/test_following.py::test_the_high_watermark_never_falls",),
+    ),
+    Bug(
+        name="fetch-names-the-newest-epoch",
+        breaks="a fetch names the epoch of the record before its offset",
+        source="KIP-595, log divergence",
+        file="raft/protocol/fetching.py",
+        old="last_fetched_epoch=log.epoch_before(offset),",
+        new="last_fetched_epoch=log.epochs.last_epoch,",
+        caught_by=(
+            "tests/unit/raft/test_following.py::test_a_fetch_names_the_epoch_of_the_record_before_its_offset",
+        ),
+    ),
+    Bug(
+        name="voters-without-directory-ids-are-one",
+        breaks="what one voter has acknowledged says nothing about another one",
+        source="docs/raft.md, Older copies",
+        file="raft/memory.py",
+        old="if progress.directory_id and offset >",
+        new="if offset >",
+        caught_by=(
+            "tests/unit/raft/test_memory.py::test_voters_without_directory_ids_are_not_taken_for_one_another",
+        ),
+    ),
+    Bug(
         name="fetch-counted-before-the-divergence-check",
         breaks="only a fetch that passes the divergence check acknowledges",
         source="KIP-595, log divergence",

@@ -37,6 +37,17 @@ STORAGE_BUGS = (
         caught_by=(UNIT,),
     ),
     Bug(
+        name="trimmed-log-takes-its-first-epoch-for-the-one-before",
+        breaks="a log that was trimmed knows the epoch of the record before its start",
+        source="KIP-595, log divergence",
+        file="storage/log/log.py",
+        old="self.epochs.epoch_at(start - 1) or 0",
+        new="self.epochs.epoch_at(start) or 0",
+        caught_by=(
+            "tests/unit/storage/test_segmented_log.py::test_a_trimmed_log_knows_the_epoch_before_its_start",
+        ),
+    ),
+    Bug(
         name="truncation-not-synced",
         breaks="a truncation is durable when it returns",
         source="docs/partition-storage.md, What is durable when",

@@ -186,7 +186,7 @@ def fitting_header(
     and the epoch that the batch before it leads to."""
     base, offsets, epoch, is_control = own
     next_base, next_epoch, next_is_control = after
-    if base != expected and next_base == expected + offsets:
+    if next_base == expected + offsets:
         base = expected
     # An epoch that is not between those around it is damaged. Each epoch begins with a control batch.
     if before <= next_epoch and not before <= epoch <= next_epoch:

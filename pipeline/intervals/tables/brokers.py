@@ -1,4 +1,4 @@
-"""The tables `broker_sessions`, `log_dir_events` and `placement`: brokers, directories, their shares."""
+"""The tables `broker_sessions`, `log_dir_events` and `placement`: brokers, directories, and their shares."""
 
 from __future__ import annotations
 

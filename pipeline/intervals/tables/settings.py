@@ -1,4 +1,4 @@
-"""The tables `topics`, `configs` and `audit_trail`: topics, values of configurations, who changed what.
+"""The tables `topics`, `configs` and `audit_trail`: lives of topics, values of keys, and who changed what.
 
 Must not keep secrets: their values are redacted.
 """

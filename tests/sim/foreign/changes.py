@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -34,7 +35,7 @@ from tests.raft.kafka_voter_39 import VERSIONS, ApiVersionsRequest, KafkaVoter39
 from tests.raft.mixed_world import VERSIONS_39, answered_in_kafkas_words
 from tests.sim.foreign.active import KafkaController
 from tests.sim.foreign.joining import SelfJoining
-from tests.sim.foreign.quorum import MixedController, MixedWorld
+from tests.sim.foreign.quorum import KAFKAS_ASTRAY, MixedController, MixedWorld
 from tests.sim.foreign.voter import DirectoryOfKafka, KafkaVoterProcess
 from tests.sim.host import Host
 from tests.sim.processes import CLUSTER_ID, RAFT_CONFIG, BrokerProcess, ControllerProcess
@@ -49,6 +50,8 @@ JOINS_FROM = 9_500
 """In seeds from here on ours ask by themselves to be voters, beside the operator."""
 OPERATOR_PAUSE_MS, SAFETY_MS = (50, 300), (6_000, 10_000)
 """Kafka's voters notice later that a leader is gone."""
+ASTRAY_MS = 5_000
+"""How long the operator waits for a voter of Kafka's that follows no one: it stands some times meanwhile."""
 
 
 def draw_changes(seed: int) -> VoterPlan:
@@ -198,6 +201,13 @@ def _node(voter: Voter) -> VoterNode:
     )
 
 
+def _is_alone(process: ChangingKafka, voters: VoterSet) -> bool:
+    """Whether a voter of Kafka's was removed, has missed it, and asks only nodes that do not vote either: it
+    stands in one epoch after the other, and without pre-votes no answer says who leads in a lower one."""
+    own = process.voter.voter_set
+    return process.node_id in own and not any(each.node_id in voters for each in own.nodes)
+
+
 class ChangingWorld(VoterWorld, MixedWorld):
     """The seed draws which of the controllers are Kafka's. The first of the voters is ours."""
 
@@ -212,6 +222,7 @@ class ChangingWorld(VoterWorld, MixedWorld):
         self.formatted = {each: self._voters_of(first) for each in first if each in self.kafkas}
         self._known_sets = {each: [(CONFIGURED, self._voters_of(first))] for each in first}
         self._were_kafkas: set[bytes] = set()
+        self._astray_from_us = 0
         self._transfer_rate = self.rng.choice((0.0, 0.7, 2.0))
         joins = seed >= JOINS_FROM
         self._joining = [SelfJoining(self, each) for each in self.own_controller_ids if joins]
@@ -352,6 +363,19 @@ class ChangingWorld(VoterWorld, MixedWorld):
         request = TransferLeadershipRequest(target_id=rng.choice(targets))
         asked = self.directory[leader.node_id]
         self.calls.client("operator", asked, request, 2_000, lambda answer, _: None, lambda reason: None)
+
+    def _what_is_unwell(self) -> str:
+        problem, leader = super()._what_is_unwell(), self.leader()
+        if problem != KAFKAS_ASTRAY or leader is None or self.faults_on:
+            self._astray_from_us = self.engine.now_us
+            return problem
+        if self.engine.now_us < self._astray_from_us + 1_000 * ASTRAY_MS:
+            return problem
+        for each in self.kafka_voters():
+            if isinstance(each, ChangingKafka) and _is_alone(each, leader.voters):
+                self.marks.add("voter of Kafka's that missed its removal formatted again")
+                self.engine.after(0, partial(self.empty, each.node_id))
+        return problem
 
     # ---- what is seen ----------------------------------------------------------------------------
 

@@ -32,6 +32,9 @@ LATE_MS, LATE_CHANCE = 3_000, 0.25
 """In some seeds ours start so much later that Kafka's voters, if they can, write the first records."""
 
 
+KAFKAS_ASTRAY = "a voter of Kafka's does not follow"
+
+
 class MixedController(ControllerProcess):
     """Ours, as the voters of Kafka ask it: by connections, whose fetches repeat rounds of reads."""
 
@@ -213,7 +216,7 @@ class MixedWorld(World):
                 each for each in voters if each.voter.high_watermark <= (active.core.epoch_start_offset or 0)
             ]
             if behind or epochs != {active.core.epoch}:
-                return "a voter of Kafka's does not follow"
+                return KAFKAS_ASTRAY
         return problem
 
     def _led_by_kafka(self, leader: KafkaVoterProcess, epochs: set[int]) -> str:

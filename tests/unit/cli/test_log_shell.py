@@ -305,6 +305,12 @@ def test_diff_takes_two_places_and_then_a_name() -> None:
     assert lines(made, "diff 0 14 14") == ["from offset 0 to 14: no changes"]
 
 
+def test_diff_with_one_place_ends_here() -> None:
+    made = session(at=Point(offset=12))
+    assert lines(made, "diff 10") == lines(made, "diff 10 12") != lines(made, "diff 10 end")
+    assert lines(made, "diff 10 topic/payments") == lines(made, "diff 10 12 topic/payments")
+
+
 def test_diff_names_the_records() -> None:
     made = session()
     assert lines(made, "diff 13 end topic/orders/1") == [

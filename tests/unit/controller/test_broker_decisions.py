@@ -195,6 +195,14 @@ def test_every_finalized_feature_is_asked_for() -> None:
     assert unsupported_feature(image.features, both) is None
 
 
+def test_a_recorded_level_of_kraft_version_is_not_asked_for() -> None:
+    """A leader of Apache Kafka 3.9 records it, and the quorum stays where it is."""
+    image = image_of(FeatureLevelRecord(name="kraft.version", feature_level=1))
+    features = (BrokerFeature("metadata.version", 1, 25),)
+    assert unsupported_feature(image.features, features) is None
+    assert "kraft.version" in (unsupported_feature(image.features, features, kraft_version=1) or "")
+
+
 @pytest.mark.parametrize(
     ("named", "kraft_version", "text"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.clients.admin.cluster import describe_quorum
+from metaquorum.clients.admin.cluster import describe_quorum, update_features
 from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient, common_refusal
 from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.clients.search import ClientError
@@ -18,6 +18,7 @@ from metaquorum.listeners.services import EndConnection, Features
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION, METADATA_VERSION
 from metaquorum.metadata.requests.common import CONTROLLERS
+from metaquorum.metadata.requests.settings import FeatureUpdate, LevelChange
 from metaquorum.wire.messages import (
     DeleteTopicsResponse,
     DescribeClusterResponse,
@@ -31,6 +32,7 @@ from metaquorum.wire.messages import (
     MetadataResponse,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
+    UpdateFeaturesResponse,
 )
 from tests.conformance.exchanges import until
 from tests.unit.kafka.kafka_node import FakeNode, running
@@ -224,6 +226,7 @@ async def test_the_leader_describes_the_quorum_where_another_controller_is_asked
         (21, {}, b"d" * 16, 1),  # a controller of 3.9 at 1: its features leave kraft.version out
         (21, {}, bytes(16), 0),  # at 0
         (21, {KRAFT_VERSION: 1}, b"d" * 16, 1),  # a broker of 3.9
+        (21, {KRAFT_VERSION: 1}, bytes(16), 0),  # a level that 3.9's leader has recorded without effect
         (29, {}, b"d" * 16, 0),  # ours at 0: its static voters have directories, too
         (29, {KRAFT_VERSION: 1}, b"d" * 16, 1),
         (19, {}, bytes(16), 0),  # 3.7
@@ -244,6 +247,35 @@ async def test_the_level_of_kraft_version_is_known_at_every_release(
     node.features = Features(supported={METADATA_VERSION: (1, newest)}, finalized=finalized, epoch=1)
     async with running(node) as at, KafkaClient(at, timeout_ms=60_000, asks_brokers=False) as client:
         assert (await describe_quorum(client)).kraft_version == level
+
+
+@pytest.mark.parametrize(
+    ("name", "directory_id", "validate_only", "code"),
+    [
+        (KRAFT_VERSION, bytes(16), False, ErrorCode.FEATURE_UPDATE_FAILED),
+        (KRAFT_VERSION, bytes(16), True, ErrorCode.NONE),
+        (KRAFT_VERSION, b"d" * 16, False, ErrorCode.NONE),
+        (METADATA_VERSION, bytes(16), False, ErrorCode.NONE),
+    ],
+)
+async def test_an_upgrade_of_kraft_version_that_kafka_39_only_records_has_failed(
+    name: str, directory_id: bytes, validate_only: bool, code: ErrorCode
+) -> None:
+    part = DescribeQuorumResponse.PartitionData
+    voter = DescribeQuorumResponse.ReplicaState(replica_id=1, replica_directory_id=directory_id)
+    topic = DescribeQuorumResponse.TopicData(partitions=(part(leader_id=1, current_voters=(voter,)),))
+    changed = UpdateFeaturesResponse.UpdatableFeatureResult(feature=name)
+    node = FakeNode(
+        {
+            "UpdateFeatures": lambda _: UpdateFeaturesResponse(results=(changed,)),
+            "DescribeQuorum": lambda _: DescribeQuorumResponse(topics=(topic,)),
+            "DescribeCluster": lambda _: DescribeClusterResponse(cluster_id="c"),
+        }
+    )
+    update = FeatureUpdate(name=name, level=1, change=LevelChange.UPGRADE)
+    async with running(node) as at, KafkaClient(at, timeout_ms=60_000, asks_brokers=False) as client:
+        (result,) = await update_features(client, [update], validate_only=validate_only)
+    assert (result.subject, result.error) == (name, code)
 
 
 @pytest.mark.parametrize("knows_it", [True, False])

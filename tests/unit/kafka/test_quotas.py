@@ -324,6 +324,35 @@ async def test_a_client_that_must_wait_is_not_read() -> None:
         assert asyncio.get_running_loop().time() - begun >= 0.15
 
 
+async def test_a_shorter_wait_ends_no_longer_one() -> None:
+    """Requests that overlap are charged one by one."""
+    async with serving(Server()) as server, calling(server) as caller:
+        caller.send(METADATA, 5, 1, MetadataRequest(topics=None))
+        await caller.receive(METADATA, 5)
+        (connection,) = server.open
+        begun = asyncio.get_running_loop().time()
+        for wait_ms in (150, 1):
+            connection._mute(wait_ms)
+        caller.send(METADATA, 5, 2, MetadataRequest(topics=None))
+        await caller.receive(METADATA, 5)
+        assert asyncio.get_running_loop().time() - begun >= 0.15
+
+
+async def test_a_connection_beyond_its_rate_is_closed_after_its_wait_and_never_answered() -> None:
+    empty = MetadataImage()
+    builder = empty.quotas.builder()
+    builder.put((("ip", None),), {"connection_creation_rate": 1e-9})
+    quotas = quotas_of(replace(empty, quotas=builder.freeze()), count=2, window_ms=150)
+    server = Server()
+    server.config = dataclasses.replace(server.config, quotas=quotas)
+    async with serving(server) as server, calling(server) as caller:
+        begun = asyncio.get_running_loop().time()
+        caller.send(METADATA, 5, 1, MetadataRequest(topics=None))
+        assert await caller.ended()
+        assert asyncio.get_running_loop().time() - begun >= 0.14
+        assert server.asked == []
+
+
 async def test_an_answer_that_is_made_later_needs_no_task_and_its_making_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,7 +18,9 @@ from metaquorum.config.load import load_config
 from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.listeners.services import Client, Services, features_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image.image import FeaturesImage
 from metaquorum.metadata.requests import data as core
 from metaquorum.metadata.requests.data import (
     AlterReplicaLogDirsRequest,
@@ -246,6 +248,14 @@ async def test_the_cluster_is_seen_from_this_broker(site: Site) -> None:
 
 def test_features_are_those_of_the_last_record_and_unknown_before_the_first() -> None:
     assert features_of(MetadataImage(), 0).epoch == -1
+
+
+@pytest.mark.parametrize(("level", "finalized"), [(0, {}), (1, {KRAFT_VERSION: 1})])
+def test_a_level_of_kraft_version_that_a_leader_of_kafka_39_recorded_is_none(
+    level: int, finalized: dict[str, int]
+) -> None:
+    image = MetadataImage(features=FeaturesImage(finalized={KRAFT_VERSION: 1}))
+    assert features_of(image, level).finalized == finalized
 
 
 async def test_the_topics_partition_decides_who_coordinates(site: Site) -> None:

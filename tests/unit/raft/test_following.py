@@ -83,6 +83,29 @@ def test_the_high_watermark_stops_where_the_log_was_compared(synced: int) -> Non
     assert core.high_watermark <= 0
 
 
+@pytest.mark.parametrize("named", [-1, 2, 3, 5])
+def test_the_high_watermark_never_falls(named: int) -> None:
+    """A new leader names none, or a lower one, until it has committed in its epoch."""
+    core, fetch = follower()
+    core.on_response(2, fetch.correlation_id, answer(records=batches(0, 5, 4), high_watermark=3), now_ms=1)
+    assert core.high_watermark == 3
+    core.on_log_synced(5, now_ms=2)
+    fetch = begin(core, 2, 5, 3)
+    core.on_response(3, fetch.correlation_id, answer(5, 3, high_watermark=named), now_ms=3)
+    assert core.high_watermark == max(3, named)
+
+
+def test_a_fetch_names_the_epoch_of_the_record_before_its_offset() -> None:
+    """That is the synced end: what is above it may be of a later epoch."""
+    core, fetch = follower(((3, 0),), 2)
+    core.on_response(2, fetch.correlation_id, answer(records=batches(2, 2, 4)), now_ms=1)
+    for now, synced, epoch in ((1000, 2, 3), (2000, 3, 4)):
+        core.on_log_synced(synced, now_ms=now)
+        request = begin(core, now, 3 + now // 500, 2 + now // 1000 % 2).request
+        assert isinstance(request, FetchRequest)
+        assert (request.fetch_offset, request.last_fetched_epoch) == (synced, epoch)
+
+
 @pytest.mark.parametrize("is_chunk", [False, True])
 def test_a_leader_that_answers_again_is_doubted_no_more(is_chunk: bool) -> None:
     """Its follower refuses pre-votes again, and counts failures from the first one on."""

@@ -97,6 +97,24 @@ def test_a_snapshot_is_needed_below_the_start_and_for_epochs_that_the_table_forg
     assert whole.divergence(2, 1) == LogPosition(0, 0)
 
 
+@pytest.mark.parametrize(
+    ("epoch", "offset", "lacks"),
+    [
+        (1, 8, False),
+        (2, 9, False),
+        (2, 8, True),  # the record there is of another epoch
+        (1, 9, True),
+        (2, 10, True),
+        (3, 7, False),  # what precedes the log is only known to be committed
+        (9, 5, False),
+    ],
+)
+def test_a_log_lacks_what_it_ends_before_or_holds_from_another_epoch(
+    epoch: int, offset: int, lacks: bool
+) -> None:
+    assert view([1, 2], start=7).lacks(LogPosition(epoch, offset)) is lacks
+
+
 def test_what_is_committed_after_a_start() -> None:
     assert view([1, 1]).high_watermark == -1
     assert view([1, 1], snapshots=(LogPosition(1, 1),)).high_watermark == 1

@@ -38,6 +38,17 @@ def test_a_read_is_confirmed_by_any_fetch_of_the_epoch(kind: str) -> None:
         assert [one.token for one in effects if isinstance(one, ReadReady)] == [77] * ready
 
 
+def test_a_late_fetch_takes_no_confirmation_of_a_read_back() -> None:
+    """It was sent before the one that confirmed the round, and repeats an earlier one."""
+    world, core = leading(5)
+    core.request_read(77, now_ms=world.now)
+    assert isinstance(core.state.role, Leader)
+    asked = core.state.role.view.reads.round
+    for node_id, read_round, ready in ((2, asked, False), (2, asked - 1, False), (3, asked, True)):
+        effects = core.on_request(500, fetch_of(node_id, 1, read_round=read_round), now_ms=world.now)
+        assert [one.token for one in effects if isinstance(one, ReadReady)] == [77] * ready
+
+
 def test_a_read_sees_what_was_committed_when_its_round_began() -> None:
     """It need not wait for what is committed until it is confirmed."""
     world, core = leading()

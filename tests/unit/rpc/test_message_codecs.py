@@ -29,8 +29,9 @@ from metaquorum.proto import broker_ids_pb2 as broker_ids
 from metaquorum.proto import broker_pb2 as broker
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import partitions_pb2 as partitions
+from metaquorum.proto import voters_pb2 as voters
 from metaquorum.rpc.messages.codec import FieldRule, MessageCodec
-from metaquorum.rpc.messages.tables import ALLOCATED, ALTER, ASSIGN, HEARTBEAT, REGISTER
+from metaquorum.rpc.messages.tables import ADD_VOTER, ALLOCATED, ALTER, ASSIGN, HEARTBEAT, REGISTER
 from metaquorum.rpc.requests import request_name
 from metaquorum.wire.table import API_BY_NAME
 
@@ -236,6 +237,29 @@ def test_malformed_messages_are_refused_in_one_line(
     with pytest.raises(ApiError, match=text) as caught:
         codec.from_pb(message)
     assert "\n" not in caught.value.message
+
+
+NO_UUIDS = {"request_id"}
+"""Bytes of requests that their senders choose freely."""
+
+
+def test_every_uuid_of_a_request_has_16_bytes() -> None:
+    refused = 0
+    for table in tables().values():
+        message = table.message
+        if not message.__name__.endswith("Request"):
+            continue
+        for field in message.DESCRIPTOR.fields:
+            if field.type != field.TYPE_BYTES or field.name in NO_UUIDS:
+                continue
+            value = b"xy" if isinstance(getattr(message(), field.name), bytes) else [b"xy"]
+            with pytest.raises(ApiError, match=r"has \d+ bytes: give the 16 of a uuid"):
+                table.from_pb(message(**{field.name: value}))
+            refused += 1
+    assert refused >= 5
+    voter = voters.NewVoter(voter_directory_id=b"xy")
+    with pytest.raises(ApiError, match="a directory id has 2 bytes"):
+        ADD_VOTER.from_pb(voters.AddRaftVoterRequest(voter=voter))
 
 
 class Renamed(msgspec.Struct, frozen=True, kw_only=True):

@@ -375,6 +375,21 @@ def test_a_time_of_a_batch_that_the_broker_stamped_is_found_from_the_log_s_start
     log.close()
 
 
+def test_index_files_are_the_same_after_a_start_that_reads_the_whole_segment() -> None:
+    """An entry names its batch's last offset, whoever noted the batch."""
+    disk = new_disk()
+    log = load(disk, segment_bytes=10_000)
+    for offset in range(0, 60, 3):
+        log.append(Batches.parse(batch(offset, 3, time=offset)))
+    log.sync()
+    files = log._segments[-1].index_files()
+    assert all(len(content) > 50 for _, content in files)
+    log.close()
+    again = load(disk, segment_bytes=10_000)
+    assert again._segments[-1].index_files() == files
+    again.close()
+
+
 SMALL_FILES = ("recovery-point", "leader-epoch-checkpoint", ".snapshot", ".index", ".timeindex", ".txnindex")
 
 

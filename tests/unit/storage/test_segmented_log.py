@@ -243,6 +243,20 @@ def test_a_sync_from_before_a_trim_keeps_the_new_start(bench: Bench) -> None:
     assert (again.start_offset, again.epochs, again.start_epoch) == (start, log.epochs, log.start_epoch)
 
 
+@pytest.mark.parametrize("batches_an_epoch", [1, 10])
+def test_a_trimmed_log_knows_the_epoch_before_its_start(bench: Bench, batches_an_epoch: int) -> None:
+    """Also where another one begins there; once everything is cut, the log ends with it."""
+    log = bench.filled(batches_an_epoch=batches_an_epoch)
+    start = log.segments()[1].base_offset
+    log.delete_segments_before(start)
+    before = LogPosition(1 + (start - 1) // batches_an_epoch, start)
+    assert log.start_epoch == log.recovery_point.start_epoch == before.epoch
+    log.close()
+    log = bench.open()
+    assert log.start_epoch == before.epoch
+    assert log.truncate_to(start) == start and log.last_position == before
+
+
 @pytest.mark.parametrize("end", [0, 1, 15, 16, 17, 59, 60])
 def test_truncate(bench: Bench, end: int) -> None:
     log = bench.filled()

@@ -113,6 +113,13 @@ def test_an_idle_cluster_writes_little() -> None:
         assert 0 < end_offset() - before <= 5
 
 
+def test_a_manual_clock_moves_for_a_new_topic_as_far_as_its_followers_need() -> None:
+    with Cluster(clock="manual") as cluster:
+        before_ms = cluster.clock.wall_ms
+        cluster.create_topic("orders")
+        assert cluster.clock.wall_ms - before_ms == 500
+
+
 def test_idle_voters_seldom_ask_each_other() -> None:
     """Each fetch is work for two nodes and the network between them."""
     with Cluster(brokers=1, controllers=3, clock="manual") as cluster:

@@ -57,7 +57,7 @@ def test_every_response_is_written_to_the_byte(recorded: list[Frame]) -> None:
             continue
         response = codec.decode_response(frame.api_key, frame.version, frame.data)
         written = codec.encode_response(
-            frame.api_key, response.version, response.correlation_id, response.body, response.unknown_tags
+            frame.api_key, response.version, response.correlation_id, response.body
         )
         assert b"".join(written) == frame.data, frame.where
         same += 1

@@ -26,11 +26,14 @@ def jwk(key: Any, **more: str) -> dict[str, Any]:
     return {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key())), **more}
 
 
+EC = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(CURVE.public_key()))
+
+
 def jwks() -> str:
     keys = [
         jwk(OTHER, kid="o", use="enc"),
         jwk(RSA, kid="r", use="sig"),
-        {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(CURVE.public_key())), "kid": "e", "alg": "ES256"},
+        {**EC, "kid": "e", "alg": "ES256"},
     ]
     return json.dumps({"keys": keys})
 
@@ -170,6 +173,8 @@ def test_what_is_no_token(content: bytes) -> None:
         '{"keys": [{"kty": "XYZ"}]}',
         '{"keys": [1]}',
         json.dumps({"keys": [jwk(RSA, use="enc")]}),
+        json.dumps({"keys": [jwk(RSA, alg="HS256")]}),
+        json.dumps({"keys": [{**EC, "alg": "ES384"}]}),
     ],
 )
 def test_files_that_are_no_keys(content: str) -> None:

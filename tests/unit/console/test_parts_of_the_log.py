@@ -249,6 +249,10 @@ def test_the_limit_counts_recent_states_and_where_the_log_mentions_what(log: Met
     assert 1 < len(moments._recent) and recent_bytes <= limit_bytes // 2
     assert moments._kept.cost_bytes + recent_bytes + found.size_bytes <= limit_bytes
     assert 2 < len(moments._kept) < kept_before
+    small = Moments(log, 1)
+    for offset in (200, 210, 220):
+        small.state(Point(offset=offset))
+    assert list(small._recent) == [220], "the one that is shown stays, whatever the limit"
 
 
 def test_a_chain_begins_at_the_first_record_about_its_entity_and_not_before(

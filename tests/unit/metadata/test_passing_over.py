@@ -32,7 +32,6 @@ from metaquorum.metadata.inspect.walk.states import (
     earliest,
     state_at,
     steps_about,
-    steps_from,
 )
 from metaquorum.metadata.inspect.walk.steps import FastForward
 from metaquorum.metadata.inspect.why.explain import explain
@@ -80,7 +79,8 @@ def test_check_finds_the_same_whether_it_passes_over_batches_or_not(
             yield one
 
     def every_batch(log: MetadataLog, found: Any, batch_filter: object, **more: Any) -> Iterator[WalkStep]:
-        return steps_from(log, found, **more)
+        steps = own(log, found, None, **more)
+        return (step for step in steps if isinstance(step, WalkStep))
 
     answers: list[list[dict[str, Any]]] = []
     for walk in (counted, every_batch):

@@ -47,7 +47,7 @@ _VOTERS_TIMEOUT_S = 3.0
     type=click.IntRange(min=1),
     default=512,
     show_default=True,
-    help="Limit for the states that are kept along the log, in MiB.",
+    help="Limit for what is kept of the log, in MiB; the process needs about 130 MiB more.",
 )
 @click.option("--no-browser", is_flag=True, help="Only print the URL.")
 @click.pass_context

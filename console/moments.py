@@ -36,7 +36,7 @@ PART_RECORDS = 20_000
 """Parts are not longer, however long the log is."""
 PASSED_STEPS = 8
 """A replay that a view waits for keeps one state in so many parts; `fill` keeps the others."""
-TRIED_PARTS = 2, 8, 32
+TRIED_PARTS = 1, 2, 8, 32
 """How many parts that mention something are read for its newest records, before all of the log is."""
 FAR = 0.25
 """They are not tried if they begin further back than this part of how far the first record is: trying then
@@ -58,6 +58,7 @@ class Moments:
         self._kept = KeptStates(memory_bytes)
         self._recent_limit_bytes = memory_bytes // _RECENT_SHARE
         self._mentions: Mentions | None = None
+        self._beside_bytes = 0
         self._filled: FoundState | None = None
         """How far `fill` has come."""
         self._recent: OrderedDict[int, FoundState] = OrderedDict()
@@ -168,12 +169,18 @@ class Moments:
                 break
             self._recent.popitem(last=False)
         index_bytes = 0 if self._mentions is None else self._mentions.size_bytes
-        self._kept.reserve(recent_bytes + index_bytes)
+        self._kept.reserve(recent_bytes + index_bytes + self._beside_bytes)
 
     def use_mentions(self, mentions: Mentions) -> None:
         """Takes what says where the log mentions what; it may end before the log does."""
         with self._replaying:
             self._mentions = mentions
+            self._fit()
+
+    def make_room(self, size_bytes: int) -> None:
+        """Leaves so much of the memory limit to what is kept of the log besides states."""
+        with self._replaying:
+            self._beside_bytes = size_bytes
             self._fit()
 
     def parts_about(

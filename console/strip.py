@@ -56,6 +56,8 @@ _STATE_AFTER = {
 _OPEN_AT_THE_END = "still "
 """The kinds of events at the log's end, about what has not ended, begin with it."""
 AXIS_POINTS = 512
+_EVENT_BYTES, _PATH_BYTES, _COUNTS_BYTES = 600, 150, 200
+"""What an event, a path of one and a point of the area take in memory, besides their characters."""
 SLOW_S = 5.0
 """A running cluster without an answer for this time counts as gone."""
 _MARKED = at_least("warning")
@@ -141,16 +143,32 @@ class _Events:
         """Those after which records may be lost, those that delete a topic with its records, and log
         directories that failed."""
         self.problems: list[str] = []
+        self._paths: dict[str, str] = {}
+        """Each path once: an event may be about thousands of partitions, and others are about the same."""
+        self.size_bytes = 0
+        """What the events and the area take in memory, roughly."""
 
     def take(self, piece: EventPiece) -> None:
-        for event in piece.events:
+        events = [self._lean(event) for event in piece.events]
+        for event in events:
             self.lines.event(event)
-        self.events += piece.events
-        self.marked += [event for event in piece.events if event.severity in _MARKED]
-        self.doubts += [event for event in piece.events if event.kind in _DOUBTS]
-        self.losses += [event for event in piece.events if event.kind in _LOSSES]
+        self.events += events
+        self.marked += [event for event in events if event.severity in _MARKED]
+        self.doubts += [event for event in events if event.kind in _DOUBTS]
+        self.losses += [event for event in events if event.kind in _LOSSES]
         self.lines.area += piece.counts
         self.problems += piece.problems
+        self.size_bytes += _COUNTS_BYTES * len(piece.counts)
+
+    def _lean(self, event: TimelineEvent) -> TimelineEvent:
+        """The event with paths that it shares with others."""
+        paths = self._paths
+        for path in event.entities:
+            if path not in paths:
+                paths[path] = path
+                self.size_bytes += _PATH_BYTES + len(path)
+        self.size_bytes += _EVENT_BYTES + len(event.text) + 8 * len(event.entities)
+        return msgspec.structs.replace(event, entities=tuple(map(paths.__getitem__, event.entities)))
 
 
 class _Reading(threading.Thread):
@@ -284,12 +302,14 @@ class Strip:
         for piece in self._pieces():
             if isinstance(piece, EventsEnd):
                 self._fine, self._fine_end = made, piece.end_offset
+                self.moments.make_room(made.size_bytes)
                 self.uncovered, self.unknown = piece.uncovered, piece.unknown
                 return True
             if isinstance(piece, Mentions):
                 self.moments.use_mentions(piece)
                 continue
             made.take(piece)
+            self.moments.make_room(made.size_bytes if is_first else made.size_bytes + self._fine.size_bytes)
             if is_first and piece.events:
                 self._fine_end = piece.events[-1].offset
             self.version += is_first
@@ -346,7 +366,7 @@ class Strip:
             "readMs": self._read_ms(bases, times),
             "progress": self.progress,
             "version": self.version,
-            "axis": _axis(bases.tolist(), times, pixels, end),
+            "axis": _axis(bases, times, pixels, end),
             "leaders": [
                 [turn.offset, turn.time_ms, *turn.value]
                 for turn in pixels.turns(self._joined(self._coarse.leaders, self._fine.lines.leaders))
@@ -411,13 +431,13 @@ def _time_at(bases: Any, times: Any, offset: int) -> int:
     return int(times[max(0, number)])
 
 
-def _axis(bases: list[int], times: Any, pixels: _Pixels, end: int) -> list[list[int]]:
+def _axis(bases: Any, times: Any, pixels: _Pixels, end: int) -> list[list[int]]:
     """Pairs of time and offset, dense enough to find the offset for a pixel. The last pair of the log is its
     end: the moment after its last record."""
     low = max(0, int(np.searchsorted(times, pixels.low)) - 1)
     high = min(len(bases), int(np.searchsorted(times, pixels.high, side="right")) + 1)
     numbers = range(low, high, max(1, (high - low) // AXIS_POINTS))
-    pairs = [[int(times[number]), bases[number]] for number in numbers]
+    pairs = [[int(times[number]), int(bases[number])] for number in numbers]
     if len(bases) and high == len(bases):
         pairs.append([int(times[-1]), end])
     return pairs

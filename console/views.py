@@ -64,7 +64,9 @@ ENTITIES_MAX = 200
 SPANS_MAX = 500
 RECORDS_MAX = 200
 SEARCHED_MAX = 20
-KEPT_DIFFS = 4
+KEPT_DIFFS, KEPT_CHANGES = 4, 20_000
+"""How many differences between two moments are kept for the next page of their table, and how many changes
+of all but the newest."""
 _PROBLEMS_MAX = 50
 VOTERS_S = 3.0
 """How long an answer of the voters is shown before they are asked again."""
@@ -428,7 +430,9 @@ class Views:
         key = before.end_offset, after.end_offset, wanted.path or ""
         if key not in self._diffs:
             self._diffs[key] = diff_points(self._log, before, after, wanted)
-            while len(self._diffs) > KEPT_DIFFS:
+            while len(self._diffs) > 1 and (
+                len(self._diffs) > KEPT_DIFFS or sum(map(len, self._diffs.values())) > KEPT_CHANGES
+            ):
                 self._diffs.popitem(last=False)
         changes = [
             change

@@ -18,7 +18,7 @@ from metaquorum.config.addresses import Listener
 from metaquorum.config.node import NodeConfig
 from metaquorum.errors import cannot_listen
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
-from metaquorum.listeners.login_rules import LoginRules
+from metaquorum.listeners.login import LoginRules
 from metaquorum.listeners.long_work import LongRequests
 from metaquorum.listeners.quotas import Quotas
 from metaquorum.listeners.request_memory import RequestMemory
@@ -29,10 +29,9 @@ from metaquorum.metadata.requests.rates import QuotaWindows
 from metaquorum.metadata.settings.keys import MAX_INT
 from metaquorum.network.acceptor import Acceptor, OnAccepted
 from metaquorum.network.files_plan import addresses_of, new_max
-from metaquorum.network.handshakes import LastWords
 from metaquorum.network.limits import ConnectionLimits, ConnectionSlot, CreationRate
 from metaquorum.network.refused_callers import RefusedCallers
-from metaquorum.network.tls import ABORTED, NodeTls, problem_of
+from metaquorum.network.tls import ABORTED, LastWords, NodeTls, problem_of
 from metaquorum.node.machine import OWN_PROCESS, Machine
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.platforms import may_bind_again

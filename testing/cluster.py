@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from metaquorum import testing
-from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.broker.server.kafka.groups import partition_of
 from metaquorum.clients.admin.access import alter_quotas
 from metaquorum.clients.admin.cluster import elect_leaders
 from metaquorum.clients.admin.groups import CONSUMER, describe_group

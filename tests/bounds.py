@@ -258,19 +258,19 @@ BOUNDS = (
     Bound(
         what="message of a gRPC call",
         per="call, most methods",
-        constant="rpc.message_limits:USUAL_MAX_BYTES",
+        constant="rpc.server:USUAL_MAX_BYTES",
         at="refused",
     ),
     Bound(
         what="message of a gRPC call",
         per="call about many partitions",
-        constant="rpc.message_limits:LISTS_MAX_BYTES",
+        constant="rpc.server:LISTS_MAX_BYTES",
         at="refused",
     ),
     Bound(
         what="message of a gRPC call",
         per="call of Forward; answer",
-        constant="rpc.message_limits:MAX_MESSAGE_BYTES",
+        constant="rpc.server:MAX_MESSAGE_BYTES",
         at="refused",
     ),
     Bound(

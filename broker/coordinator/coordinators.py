@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.shard import Shard
 from metaquorum.broker.coordinator.state import BatchOrigin, CoordinatorState, Now
-from metaquorum.broker.coordinator.transaction_state import TransactionState
+from metaquorum.broker.coordinator.transaction import TransactionState
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.partition.partition import Partition

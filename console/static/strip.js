@@ -45,7 +45,8 @@ export function build(footer) {
       button("+", "Zoom in (+)", () => zoom(0.5), { "aria-label": "Zoom in" }),
       button("−", "Zoom out (-)", () => zoom(2), { "aria-label": "Zoom out" }),
       button("Whole log", "Show the whole log (0)", () => show(null)),
-      parts.now, parts.since, parts.progress),
+      h("div", { class: "moments" }, parts.now, parts.since),
+      parts.progress),
     parts.scroll,
     legend());
   new ResizeObserver(() => {

@@ -16,11 +16,19 @@ from metaquorum.controller.active.brokers import (
     decide_register_broker,
     decide_unregister_broker,
 )
-from metaquorum.controller.active.causes import with_cause
-from metaquorum.controller.active.outcome import Outcome, Resumed, Step, Turn, outcome_of, refused
+from metaquorum.controller.active.outcome import (
+    Outcome,
+    RemoveBroker,
+    Resumed,
+    Step,
+    Turn,
+    Work,
+    outcome_of,
+    refused,
+    with_cause,
+)
 from metaquorum.controller.active.state import ActiveState, Quorum
 from metaquorum.controller.active.steps import Steps
-from metaquorum.controller.active.work import RemoveBroker, Work
 from metaquorum.controller.brokers import broker_ids
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.events import RequestArrived

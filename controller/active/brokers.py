@@ -10,9 +10,20 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
-from metaquorum.controller.active.outcome import Outcome, Resumed, answer_of, batch_of, outcome_of, refused
+from metaquorum.controller.active.outcome import (
+    ElectLeaders,
+    FailDirectories,
+    MoveLeaders,
+    Outcome,
+    RemoveBroker,
+    Resumed,
+    Work,
+    answer_of,
+    batch_of,
+    outcome_of,
+    refused,
+)
 from metaquorum.controller.active.state import ActiveState
-from metaquorum.controller.active.work import ElectLeaders, FailDirectories, MoveLeaders, RemoveBroker, Work
 from metaquorum.controller.brokers import brokers as decide
 from metaquorum.controller.brokers.broker_ids import remember_registration
 from metaquorum.controller.brokers.sessions import BrokerHeartbeatState

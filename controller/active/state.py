@@ -13,15 +13,19 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from metaquorum.controller.active.causes import is_new_work
-from metaquorum.controller.active.outcome import Batch, Outcome, Resumed, Step, batch_of
-from metaquorum.controller.active.work import (
+from metaquorum.controller.active.outcome import (
+    Batch,
     FailDirectories,
     MoveLeaders,
+    Outcome,
     RemoveBroker,
+    Resumed,
     Scans,
+    Step,
     Work,
     WorkKey,
+    batch_of,
+    is_new_work,
     key_of,
     next_slice,
 )

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Step, batch_of
+from metaquorum.controller.active.outcome import (
+    NOTHING,
+    BalanceLeaders,
+    Batch,
+    ElectLeaders,
+    ForgetEligible,
+    Outcome,
+    Step,
+    Work,
+    batch_of,
+)
 from metaquorum.controller.active.state import ActiveState
-from metaquorum.controller.active.work import BalanceLeaders, ElectLeaders, ForgetEligible, Work
 from metaquorum.controller.brokers import broker_ids
 from metaquorum.controller.brokers.brokers import controller_record, own_registration
 from metaquorum.controller.brokers.sessions import BrokerHeartbeatState

@@ -2,15 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from metaquorum.listeners.access.steps import AccessStep
-from metaquorum.listeners.slices import Level
-from metaquorum.wire.table import API_BY_NAME
+from metaquorum.listeners.forwarded.shown_configs import NewTopics
+from metaquorum.listeners.services import Client
+from metaquorum.listeners.slices import Cut, Level, count_of, in_slices
+from metaquorum.metadata.authorizer import ANONYMOUS
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
+from metaquorum.wire.codec import Request
+from metaquorum.wire.table import API_BY_NAME, APIS
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
+
+# One call of an API that the active controller answers: the caller, the node's state, and the way to the
+# controller.
+#
+# Handlers of this folder must not wait for anything except `Call.ask`, and must not read a clock: with an
+# `ask` that refuses, they produce the refusal of their request.
+
+Answer = TypeVar("Answer")
+P = TypeVar("P")
+R = TypeVar("R", bound="Result")
+ZERO_ID = bytes(16)
+
+
+class Result(Protocol):
+    """The result of one part of a request."""
+
+    @property
+    def error(self) -> ErrorCode: ...
+
+    @property
+    def message(self) -> str | None: ...
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """The context of a call. `ask` returns the controller's response or refusal. `principal`, `address` and
+    `by_token` are the client's, `node_id` is that of the broker that received the request. `image` is this
+    node's, `new_topics` lists the settings of created topics, `token_hmac` returns the secret of a token
+    (None: delegation tokens are disabled), and `wall_ms` is the Unix time."""
+
+    version: int
+    ask: Callable[[ControllerRequest], Awaitable[ControllerResponse | ApiError]]
+    node_id: int
+    wall_ms: int
+    image: MetadataImage
+    principal: str = ANONYMOUS
+    address: str = ""
+    by_token: bool = False
+    new_topics: NewTopics = msgspec.field(default_factory=lambda: NewTopics({}))
+    token_hmac: Callable[[str], bytes] | None = None
+
+    async def answer(self, request: ControllerRequest, expected: type[Answer]) -> Answer | ApiError:
+        """The controller's response or refusal; an unexpected type becomes ApiError UNKNOWN_SERVER_ERROR."""
+        found = await self.ask(request)
+        if isinstance(found, ApiError | expected):
+            return found
+        text = f"{type(request).__name__} was answered with {type(found).__name__}: report this as a bug"
+        return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+
+
+Outcome = tuple[int, str | None]
+"""The error code of one part, and its text; None for a success."""
+
+
+class Parts(list[tuple[P, ApiError | None]]):
+    """The parts of a request in order, each with its refusal, or None if the controller decides."""
+
+    def asked(self) -> list[P]:
+        return [part for part, refusal in self if refusal is None]
+
+    def settled(self, results: Sequence[R] | ApiError) -> Iterator[tuple[P, Outcome, R | None]]:
+        """Every part with its outcome and its result. `results`: those of the parts in `asked`, in the same
+        order, or the refusal of all."""
+        left = iter(() if isinstance(results, ApiError) else results)
+        for part, refusal in self:
+            error = results if refusal is None and isinstance(results, ApiError) else refusal
+            if error is not None:
+                yield part, (error.code, error.message), None
+            else:
+                result = next(left)
+                yield part, (result.error, result.message), result
+
+
+def once(parts: Iterable[P], key: Callable[[P], Hashable]) -> tuple[list[P], frozenset[Hashable]]:
+    """Returns the first part with each key, and the keys that occur more than once."""
+    first: dict[Hashable, P] = {}
+    found = list(parts)
+    for part in found:
+        first.setdefault(key(part), part)
+    counted = Counter(map(key, found))
+    return list(first.values()), frozenset(each for each, times in counted.items() if times > 1)
+
+
+def invalid(text: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def by_name(pairs: Iterable[tuple[str, P]]) -> dict[str, list[P]]:
+    """The parts by topic, in the order in which topics first occur."""
+    found: dict[str, list[P]] = {}
+    for name, part in pairs:
+        found.setdefault(name, []).append(part)
+    return found
+
 
 DEFAULT_TIMEOUT_MS = 30_000
 """The timeout of requests without one."""
@@ -79,3 +184,43 @@ def timeout_ms(body: Any) -> int:
     """The timeout of a request; the default if it has none, or one that is not positive."""
     asked = getattr(body, "timeout_ms", DEFAULT_TIMEOUT_MS)
     return asked if asked > 0 else DEFAULT_TIMEOUT_MS
+
+
+# The most things that one request to the active controller may name, and the refusal of more.
+#
+# A decision is one turn of the controller's loop, and its records are one batch: both have a bound. Kafka
+# refuses what would write more than 10,000 records with the same code.
+
+THINGS_MAX = 10_000
+"""Topics, partitions, settings, entries and the like."""
+REFUSED_AT_ONCE = 512
+"""Things that are refused without a pause."""
+
+TOO_MANY = ApiError(
+    ErrorCode.POLICY_VIOLATION, f"a request may name {THINGS_MAX} things: split it into several requests"
+)
+_NOBODY = Client(listener="", address="")
+
+
+def names_too_many(api: Forwarded, body: Any) -> bool:
+    """Whether a request must be refused with TOO_MANY."""
+    return sum([count_of(body, levels) for levels in api.things]) > THINGS_MAX
+
+
+async def refused_in_slices(api: Forwarded, request: Request, refuse: Callable[[Any], Awaitable[Any]]) -> Any:
+    """The refusal of a request of any length. `refuse` returns the refusal of a body."""
+    body, name = request.body, APIS[request.header.api_key].name
+    lists = [levels for levels in api.things if getattr(body, levels[0][0])]
+    answer: Any = None
+    turn = asyncio.Lock()
+    for levels in lists:
+        alone = replace(body, **{other[0][0]: () for other in lists if other is not levels})
+        answered = tuple([level for level in levels if level[1]])
+        cut = Cut(levels=answered, values=REFUSED_AT_ONCE)
+        asked = request.changed(alone)
+        refusal = (await in_slices(name, cut, asked, _NOBODY, lambda each, _: refuse(each.body), turn)).body
+        field = levels[0][1]
+        if answer is not None:
+            refusal = replace(refusal, **{field: (*getattr(answer, field), *getattr(refusal, field))})
+        answer = refusal
+    return answer

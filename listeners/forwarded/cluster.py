@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from metaquorum.listeners.access.steps import on_cluster
-from metaquorum.listeners.forwarded.api import AskedBy, answers
-from metaquorum.listeners.forwarded.call import ZERO_ID, Call, Parts
+from metaquorum.listeners.forwarded.api import ZERO_ID, AskedBy, Call, Parts, answers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.records.control import Voter, VoterEndpoint

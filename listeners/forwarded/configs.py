@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from metaquorum.config.keys import KEYS
 from metaquorum.listeners.access.steps import CLUSTER, CONFIGURED, Each, RightNeeded
-from metaquorum.listeners.forwarded.api import answers
-from metaquorum.listeners.forwarded.call import Call, Outcome, Parts, invalid, once
+from metaquorum.listeners.forwarded.api import Call, Outcome, Parts, answers, invalid, once
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
 from metaquorum.metadata.requests.common import NO_BROKER

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from metaquorum.listeners.forwarded.api import Forwarded, answers
-from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.api import Call, Forwarded, answers
 from metaquorum.listeners.forwarded.describe import DESCRIBED_BY_CONTROLLERS, Described
 from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.listeners.services import features_of, versions_answer

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from metaquorum.clients.kafka.node_messages import answer_tags, min_insync_replicas_of
 from metaquorum.listeners.access.steps import on_cluster
-from metaquorum.listeners.forwarded.api import AskedBy, answers
-from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.api import AskedBy, Call, answers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records import types as records
 from metaquorum.metadata.requests import common as core

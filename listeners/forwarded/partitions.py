@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metaquorum.listeners.access.steps import CLUSTER, RightNeeded, Whole, each_of_cluster, on_cluster
-from metaquorum.listeners.forwarded.api import answers
-from metaquorum.listeners.forwarded.call import Call, by_name
+from metaquorum.listeners.forwarded.api import Call, answers, by_name
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import partitions as moves
 from metaquorum.metadata.requests.common import ReadImageRequest, ReadImageResponse

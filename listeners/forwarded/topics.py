@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from metaquorum.listeners.access.special import TopicsDeleted
 from metaquorum.listeners.access.steps import CLUSTER, ITEM, TOPIC, Each, RightNeeded, each_topic
-from metaquorum.listeners.forwarded.api import answers
-from metaquorum.listeners.forwarded.call import (
+from metaquorum.listeners.forwarded.api import (
     ZERO_ID,
     Call,
     Outcome,
     Parts,
+    answers,
     invalid,
     once,
 )

@@ -18,14 +18,14 @@ from metaquorum.storage.batches.batch import Batches, marked_headers
 from metaquorum.storage.disk.interface import Disk, join, read_file, remove_if_present
 from metaquorum.storage.errors import CorruptFileError, FileMissingError
 from metaquorum.storage.log.segment import Segment
-from metaquorum.storage.log.segment_index import (
+from metaquorum.storage.log.timed_segment import (
     TXN_INDEX_SUFFIX,
+    TimedSegment,
     decode_aborted,
     encode_aborted,
     index_name,
     parse_index_name,
 )
-from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.storage.partition.producers import (
     BATCHES_KEPT,
     SEQUENCE_LIMIT,

@@ -40,15 +40,15 @@ from metaquorum.storage.log.open import examine, repair
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point
 from metaquorum.storage.log.segment import Segment, segment_bases
-from metaquorum.storage.log.segment_index import (
+from metaquorum.storage.log.timed_segment import (
     INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    TimedSegment,
     cut_aborted,
     index_name,
     parse_index_name,
 )
-from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.storage.partition.log_producers import LogProducers, parse_snapshot_name
 from metaquorum.storage.partition.pooled_log import PooledLog
 from metaquorum.storage.partition.producers import ProducerTable

@@ -13,8 +13,13 @@ from metaquorum.storage.batches.batch import LENGTH_OVERHEAD_BYTES, hop_headers
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of, remove_if_present
 from metaquorum.storage.log.segment import HOP_WINDOW_BYTES, LOG_SUFFIX
-from metaquorum.storage.log.segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, index_name
-from metaquorum.storage.log.timed_segment import TimedSegment
+from metaquorum.storage.log.timed_segment import (
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TimedSegment,
+    index_name,
+)
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from metaquorum.broker.server.kafka.groups.find import TRANSACTION
+from metaquorum.broker.server.kafka.groups import TRANSACTION
 from metaquorum.clients.admin.partition_logs import ADMIN_CLIENT
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.wire.messages import (

@@ -130,6 +130,24 @@ def test_the_handle_moves_everything_and_keys_move_it(served: Served) -> None:
 
 
 @needs_browser
+@pytest.mark.parametrize("width", [400, 1440])
+def test_nothing_moves_under_the_pointer_when_a_second_moment_is_set(served: Served, width: int) -> None:
+    place = (
+        "const box = document.querySelector('#strip .controls').getBoundingClientRect();"
+        "return [box.top, box.height]"
+    )
+    with Browser(width) as browser:
+        browser.open(f"{served.url}#/overview?at=150")
+        browser.settled()
+        browser.wait("document.querySelector('#strip .now').textContent.includes('133')", "moment")
+        before = browser.run(place)
+        browser.run("document.querySelector('#strip svg.time').focus()")
+        browser.press("d")
+        browser.wait("document.querySelector('#strip .second').textContent.includes('compared')", "second")
+        assert browser.run(place) == before
+
+
+@needs_browser
 def test_the_last_changes_are_those_before_the_state_that_is_shown(served: Served) -> None:
     listed = 0
     with Browser() as browser:

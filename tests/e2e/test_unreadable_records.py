@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.broker.server.kafka.groups import partition_of
 from metaquorum.cli.main import main
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node

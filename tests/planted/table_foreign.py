@@ -12,7 +12,7 @@ BAD = f"{LIFE}::test_bad_brokers_get_kafkas_codes"
 NODES = "listeners/forwarded/nodes.py"
 MODEL = "sim 7000..7001"
 """Brokers of Kafka, as models, in the simulator."""
-ENVELOPES = "controller/server/envelopes.py"
+ENVELOPES = "controller/server/kafka.py"
 
 FOREIGN_BUGS = (
     Bug(

@@ -7,7 +7,7 @@ from tests.planted.bug import Bug
 FORMS = "clients/kafka/raft_messages.py"
 COMPILED = "clients/kafka/message_forms.py"
 CLIENT = "clients/kafka/raft_client.py"
-SERVER = "controller/server/raft_requests.py"
+SERVER = "controller/server/kafka.py"
 MESSAGES = "tests/unit/kafka/test_raft_messages.py"
 ANSWERS = "tests/unit/kafka/test_metadata_fetch.py"
 CALLS = "tests/unit/kafka/test_raft_client.py"

@@ -122,7 +122,7 @@ DECISION_BUGS = (
         name="fence-without-epoch-check",
         breaks="work on a broker ends when another incarnation registers",
         source="S1.16, S2.30",
-        file="controller/active/work.py",
+        file="controller/active/outcome.py",
         old="return None if known is None or known.epoch != epoch else known",
         new="return known",
         caught_by=("tests/unit/controller/test_work_slices.py",),

@@ -122,7 +122,7 @@ ELECTION_BUGS = (
         name="fenced-before-its-partitions-moved",
         breaks="the fence is in the last batch, after every partition moved",
         source="S2.29, docs/architecture.md, A broker's death",
-        file="controller/active/work.py",
+        file="controller/active/outcome.py",
         old="final=final, scan=scan, unclean=unclean",
         new="first=final, scan=scan, unclean=unclean",
         caught_by=(NODE_BROKERS, SIM),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.controller.active.causes import RULES
+from metaquorum.controller.active.outcome import RULES
 from metaquorum.metadata.image import ConfigResource
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records import types as r

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
-from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
+from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
 from metaquorum.storage.cleaner.plan import plan_cleaning
 from metaquorum.storage.errors import DiskError, FileMissingError
 from metaquorum.storage.partition.partition_log import PartitionLog

@@ -19,7 +19,7 @@ from metaquorum.clients.kafka.raft_messages import (
     response_body,
     response_of,
 )
-from metaquorum.controller.server.raft_requests import RoundsRepeated
+from metaquorum.controller.server.kafka import RoundsRepeated
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.raft import messages as ms
 from metaquorum.raft.messages import RaftError

@@ -27,7 +27,7 @@ from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import parse_header
-from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
+from metaquorum.storage.cleaner.cleaning import CleaningEndedError
 from metaquorum.storage.cleaner.plan import CleanerSettings
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import StorageError

@@ -12,8 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from metaquorum.storage.batches.batch import Batches, parse_header
-from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
-from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
+from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
 from metaquorum.storage.cleaner.plan import CleanerSettings, first_dirty_offset, plan_cleaning
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import join, read_file

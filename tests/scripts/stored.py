@@ -9,7 +9,7 @@ import zlib
 from metaquorum.storage.batches.batch import RecordBatch, hop_headers, parse_header, read_marker
 from metaquorum.storage.batches.format import HEADER_BYTES, BatchHeader
 from metaquorum.storage.errors import StorageError
-from metaquorum.storage.log.segment_index import ABORTED_ENTRY, INDEX_ENTRY, TIME_ENTRY
+from metaquorum.storage.log.timed_segment import ABORTED_ENTRY, INDEX_ENTRY, TIME_ENTRY
 from metaquorum.storage.partition.log_producers import decode_entries
 from metaquorum.storage.partition.producers import KnownProducer
 from tests.scripts.player import show

@@ -13,9 +13,9 @@ from metaquorum.broker.coordinator.transaction import (
     ListTransactions,
     MarkersWritten,
     Transaction,
+    TransactionState,
     TransactionStatus,
 )
-from metaquorum.broker.coordinator.transaction_state import TransactionState
 from metaquorum.metadata.node_configs.coordinators import TransactionConfig
 from tests.scripts.coordinator_player import CoordinatorPlayer, parts_of
 from tests.scripts.player import show

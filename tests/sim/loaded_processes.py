@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from metaquorum.broker.events import PublishImage, SendToController
-from metaquorum.controller.active.work import RemoveBroker
+from metaquorum.controller.active.outcome import RemoveBroker
 from metaquorum.controller.events import Answer, RequestArrived
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.broker import BrokerConfig

@@ -8,14 +8,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from metaquorum.broker.coordinator.groups.consumer.classic import ClassicMembers
 from metaquorum.broker.coordinator.groups.consumer.group import (
     CONSUMER_RECORDS,
     ConsumerGroup,
     group_tombstones,
 )
 from metaquorum.broker.coordinator.groups.consumer.groups import CONSUMER_TIMERS, ConsumerGroups
-from metaquorum.broker.coordinator.groups.consumer.heartbeat import (
+from metaquorum.broker.coordinator.groups.consumer.members import (
+    ClassicMembers,
     ConsumerHeartbeats,
     heartbeat_refused,
     too_many_groups,

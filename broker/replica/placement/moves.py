@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metaquorum.broker.replica.controller_requests.assignments import Assignments
+from metaquorum.broker.replica.controller_requests import Assignments
 from metaquorum.broker.replica.disk_work import (
     CreateReplica,
     LogAppended,

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
-from metaquorum.broker.replica.controller_requests.assignments import Assignments
+from metaquorum.broker.replica.controller_requests import Assignments
 from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
     FoundDirectory,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from metaquorum.broker.replica.controller_requests.assignments import Assignments
-from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
+from metaquorum.broker.replica.controller_requests import Assignments, IsrChanges
 from metaquorum.broker.replica.fetchers import Fetchers
 from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.broker.replica.placement.directories import Copy, Directory

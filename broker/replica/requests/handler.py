@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import assert_never
 
-from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
+from metaquorum.broker.replica.controller_requests import ProducerIdBlocks
 from metaquorum.broker.replica.disk_work import OffsetFound, PartitionRead
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.partition.partition import Partition

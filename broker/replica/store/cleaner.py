@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable
 
 from metaquorum.broker.replica.disk_work import CompactPartition
 from metaquorum.broker.replica.events import DataEvent
-from metaquorum.broker.replica.store.parts import Opened, StoredReplica
-from metaquorum.broker.replica.store.sync import MissingIsBad
+from metaquorum.broker.replica.store.parts import MissingIsBad, Opened, StoredReplica
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
-from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
+from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
 from metaquorum.storage.cleaner.plan import CleaningPlan, first_dirty_offset, plan_cleaning
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError
 from metaquorum.storage.partition.replica_directory import load_cleaned_offsets, store_cleaned_offsets

@@ -18,7 +18,7 @@ from typing import assert_never
 import msgspec
 
 from metaquorum.platforms import end_with_parent, lower_priority
-from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError, CleaningPass, CleaningTask
+from metaquorum.storage.cleaner.cleaning import CleaningEndedError, CleaningPass, CleaningTask
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk

@@ -23,8 +23,7 @@ from typing import Any
 import msgspec
 
 from metaquorum.broker.server.data.cleaner_process import Begin, Continue, Drop, Order, Passes, main
-from metaquorum.storage.cleaner.cleaning import Cleaning
-from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError, CleaningResult, Staged
+from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, CleaningResult, Staged
 from metaquorum.storage.disk.interface import Disk
 
 IDLE_S = 60.0

@@ -32,8 +32,8 @@ from metaquorum.broker.replica.disk_work import (
     ReadPartition,
 )
 from metaquorum.broker.replica.events import DataEvent
+from metaquorum.broker.replica.store.parts import DirectorySync
 from metaquorum.broker.replica.store.store import DirectoryStore
-from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.clock import Clock
 from metaquorum.lines import one_line

@@ -13,10 +13,9 @@ from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.open import OpenData
-from metaquorum.broker.server.data.peers import PeerFetches
+from metaquorum.broker.server.data.peers import Peer, PeerConnector, PeerFetches
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.data.watched_disk import DirectoryProbe, DiskWatch, HangClock, WatchedDisk
-from metaquorum.broker.server.peers import Peer, PeerConnector
 from metaquorum.config.addresses import PROTOCOL_IDS
 from metaquorum.config.node import NodeConfig
 from metaquorum.metadata.errors import ApiError, ErrorCode

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metaquorum.config.keys import KEYS
 from metaquorum.config.node import NodeConfig
 from metaquorum.listeners.answers import opened
-from metaquorum.listeners.forwarded.call import invalid, once
+from metaquorum.listeners.forwarded.api import invalid, once
 from metaquorum.listeners.forwarded.shown_configs import ShownConfigs
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode

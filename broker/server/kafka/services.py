@@ -15,9 +15,15 @@ from metaquorum.broker.server.kafka.cluster import (
 from metaquorum.broker.server.kafka.configs import LoggerChanges, OwnConfig, describe_configs
 from metaquorum.broker.server.kafka.data import DataHandlers
 from metaquorum.broker.server.kafka.forwarding import BY_DEFAULT, AutoTopics, Forwarder, Published
-from metaquorum.broker.server.kafka.groups.find import GROUP, TRANSACTION, CoordinatorHandlers, InternalTopics
-from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, GroupHandlers
-from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
+from metaquorum.broker.server.kafka.groups import (
+    GROUP,
+    TRANSACTION,
+    CoordinatorHandlers,
+    GroupCoordinators,
+    GroupHandlers,
+    InternalTopics,
+    OffsetHandlers,
+)
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
 from metaquorum.broker.server.kafka.log_ends import LogEndHandlers
 from metaquorum.broker.server.kafka.opening import BatchOpener

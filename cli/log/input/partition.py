@@ -36,10 +36,10 @@ from metaquorum.storage.disk.interface import DiskFile
 from metaquorum.storage.errors import BatchError, CorruptFileError
 from metaquorum.storage.files import known_committed, meta_properties, quorum_state
 from metaquorum.storage.files.checkpoint_text import decode_offsets
-from metaquorum.storage.log import epochs, recovery, segment_index
+from metaquorum.storage.log import epochs, recovery, timed_segment
 from metaquorum.storage.log.config import METADATA_DIRECTORY, PARTITION_METADATA_FILE
 from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES
-from metaquorum.storage.log.segment_index import INDEX_SUFFIX
+from metaquorum.storage.log.timed_segment import INDEX_SUFFIX
 from metaquorum.storage.partition.log_producers import SUFFIX as SNAPSHOT_SUFFIX
 from metaquorum.storage.partition.log_producers import decode_entries as decode_producers
 from metaquorum.storage.partition.replica_directory import (
@@ -137,7 +137,7 @@ def _damage(path: str, position: int, what: str, advice: str = _REBUILT) -> Corr
 
 def _index_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
     last = (-1, -1)
-    for entry_start, (delta, position) in _used(file, path, segment_index.INDEX_ENTRY):
+    for entry_start, (delta, position) in _used(file, path, timed_segment.INDEX_ENTRY):
         if delta <= last[0] or position <= last[1]:
             raise _damage(
                 path,
@@ -150,7 +150,7 @@ def _index_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
 
 def _time_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
     last_ms, last = -1, 0
-    for entry_start, (time_ms, delta) in _used(file, path, segment_index.TIME_ENTRY):
+    for entry_start, (time_ms, delta) in _used(file, path, timed_segment.TIME_ENTRY):
         if time_ms <= last_ms or delta < last:
             raise _damage(
                 path,
@@ -165,11 +165,11 @@ def _time_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
 def _aborted_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
     ended = base - 1
     for entry_start, (version, producer_id, first, last, stable) in _entries(
-        file, path, segment_index.ABORTED_ENTRY
+        file, path, timed_segment.ABORTED_ENTRY
     ):
-        if version != segment_index.ABORTED_VERSION:
+        if version != timed_segment.ABORTED_VERSION:
             raise _damage(
-                path, entry_start, f"expected version {segment_index.ABORTED_VERSION}, found {version}"
+                path, entry_start, f"expected version {timed_segment.ABORTED_VERSION}, found {version}"
             )
         if last <= ended or not 0 <= first <= last:
             raise _damage(
@@ -263,9 +263,9 @@ def _committed_rows(data: bytes, path: str) -> Iterator[Row]:
 
 
 _BY_SUFFIX: dict[str, Callable[[BinaryIO, str, int], Iterator[Row]]] = {
-    segment_index.INDEX_SUFFIX: _index_rows,
-    segment_index.TIME_INDEX_SUFFIX: _time_rows,
-    segment_index.TXN_INDEX_SUFFIX: _aborted_rows,
+    timed_segment.INDEX_SUFFIX: _index_rows,
+    timed_segment.TIME_INDEX_SUFFIX: _time_rows,
+    timed_segment.TXN_INDEX_SUFFIX: _aborted_rows,
     SNAPSHOT_SUFFIX: lambda file, path, _: _whole(_producer_rows)(file, path),
 }
 _BY_NAME: dict[str, Callable[[bytes, str], Iterator[Row]]] = {

@@ -33,7 +33,7 @@ from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.reader import Damage
-from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
+from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, run_of
 
 OnProblem = Callable[[str], None]
 """Receives a line about anything damaged, left out or not applied, as it is found."""
@@ -53,6 +53,8 @@ class LogReplay:
         self._reader = HistoryReader(log, self.engine.end_offset, as_one)
         self._damage: Damage | None = None
         self._moved = start.snapshot is not None
+        self._opened_end = -1
+        """Up to this offset, batches of a part that did not fit as one step come one by one."""
         self.header: SnapshotHeaderRecord | None = None
 
     def begin_at(self, offset: int) -> None:
@@ -92,7 +94,10 @@ class LogReplay:
         leaves_others = batch_filter is not None and batch_filter.leaves_others
         leaves_all = leaves_others and batch_filter is not None and batch_filter.topics == frozenset()
         split = BatchRun.batches if batch_filter is None else partial(self._pieces, batch_filter)
-        for batch in self._read(limit, split):
+        for item in self._read(limit, split):
+            batch = item
+            if isinstance(item, RecordBatch) and batch_filter is not None:
+                batch = self._as_part(item, batch_filter)
             if isinstance(batch, RunPart):
                 is_merged = batch_filter is not None and batch_filter.together and not batch.is_idle
                 if batch_filter is not None and is_merged and (batch.groups() or not leaves_others):
@@ -124,6 +129,14 @@ class LogReplay:
             )
             before = after
 
+    def _as_part(self, batch: RecordBatch, batch_filter: BatchFilter) -> RecordBatch | RunPart:
+        """A large batch that stands alone as a part of a run, if `batch_filter` does not need it."""
+        header = batch.header
+        is_small = header.records_count < MIN_BATCHES or header.base_offset < self._opened_end
+        if is_small or self._log.is_checkpoint or (run := run_of(batch)) is None:
+            return batch
+        return next(self._pieces(batch_filter, run))
+
     def _pieces(self, batch_filter: BatchFilter, run: BatchRun) -> Iterator[RecordBatch | RunPart]:
         return pieces(run, batch_filter, self.engine.builder.topics.by_name.get)
 
@@ -154,6 +167,8 @@ class LogReplay:
     def _open(self, part: RunPart, fits: int, batch_filter: BatchFilter) -> None:
         """Puts a part back in parts: the first `fits` batches as one or, if 0, a few one by one."""
         low, rest = part.split(fits or min(MIN_BATCHES, part.batches))
+        if not fits:
+            self._opened_end = low.next_offset
         parts: Iterator[RecordBatch | RunPart] = iter((low,))
         if not fits:
             parts = self._pieces(replace(batch_filter, together=False), low.as_run())

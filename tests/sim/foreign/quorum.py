@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.controller.server.raft_requests import RoundsRepeated
+from metaquorum.controller.server.kafka import RoundsRepeated
 from metaquorum.metadata.image import images_equal
 from metaquorum.raft import effects as raft
 from metaquorum.raft.config import Voter

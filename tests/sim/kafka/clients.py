@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.broker.server.kafka.groups import partition_of
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from metaquorum.storage.batches.batch import RecordBatch, read_marker

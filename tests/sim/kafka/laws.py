@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from metaquorum.broker.coordinator.transaction import PREPARED, TransactionStatus
-from metaquorum.broker.coordinator.transaction_state import TransactionState
+from metaquorum.broker.coordinator.transaction import PREPARED, TransactionState, TransactionStatus
 from metaquorum.broker.replica.disk_work import AppendPartition, CutPartition, DiskWork, FoundDirectory
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.broker.replica.partition.partition import Partition

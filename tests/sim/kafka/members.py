@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.broker.coordinator.groups.consumer.group import LEFT
-from metaquorum.broker.server.kafka.groups.find import GROUP
+from metaquorum.broker.server.kafka.groups import GROUP
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire import messages
 from tests.sim.errors import SafetyError

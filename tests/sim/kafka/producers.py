@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.broker.server.kafka.groups.find import GROUP, TRANSACTION
+from metaquorum.broker.server.kafka.groups import GROUP, TRANSACTION
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import ACKS_ALL
 from metaquorum.storage.batches.batch import encode_batch

@@ -17,9 +17,15 @@ from metaquorum.broker.replica.events import DataEvent, DataRespond, SendTxnMark
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.cluster import Viewpoint
 from metaquorum.broker.server.kafka.data import DataHandlers
-from metaquorum.broker.server.kafka.groups.find import GROUP, TRANSACTION, CoordinatorHandlers, InternalTopics
-from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, GroupHandlers
-from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
+from metaquorum.broker.server.kafka.groups import (
+    GROUP,
+    TRANSACTION,
+    CoordinatorHandlers,
+    GroupCoordinators,
+    GroupHandlers,
+    InternalTopics,
+    OffsetHandlers,
+)
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
 from metaquorum.broker.server.kafka.transactions.markers import MarkerSender, ProducerHandlers

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaquorum.broker.coordinator.coordinators import Coordinators
-from metaquorum.broker.coordinator.transaction_state import TransactionState
+from metaquorum.broker.coordinator.transaction import TransactionState
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.image import MetadataImage

@@ -47,7 +47,7 @@ from metaquorum.storage.batches.format import TRANSACTIONAL as TRANSACTIONAL_BIT
 from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, join, read_file
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.segment import list_segments, segment_name
-from metaquorum.storage.log.segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name
+from metaquorum.storage.log.timed_segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name
 from metaquorum.storage.partition.producers import ProducerTable
 from metaquorum.storage.partition.replica_directory import parse_replica_name
 from metaquorum.testing.faulty_disk import FaultyDisk

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.broker.replica.store.sync import DirectorySync
+from metaquorum.broker.replica.store.parts import DirectorySync
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header, seal_batch
 from metaquorum.storage.batches.format import HEADER_BYTES, walk_batches
 from metaquorum.storage.disk.file_pool import FilePool

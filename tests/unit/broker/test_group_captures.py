@@ -19,9 +19,12 @@ import pytest
 
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Now
-from metaquorum.broker.server.kafka.groups.find import partition_of
-from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, GroupHandlers
-from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
+from metaquorum.broker.server.kafka.groups import (
+    GroupCoordinators,
+    GroupHandlers,
+    OffsetHandlers,
+    partition_of,
+)
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
 from metaquorum.metadata.node_configs.coordinators import GroupConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.broker.replica.controller_requests.assignments import ASSIGNMENTS_PER_REQUEST_MAX, Assignments
+from metaquorum.broker.replica.controller_requests import ASSIGNMENTS_PER_REQUEST_MAX, Assignments
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.broker.replica.requests.tail import BATCH_MAX_BYTES, Tail

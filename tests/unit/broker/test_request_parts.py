@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.broker.replica.controller_requests.assignments import Assignments
+from metaquorum.broker.replica.controller_requests import Assignments
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, FetchSession, SessionCache
 from metaquorum.broker.replica.fetchers import Throttle

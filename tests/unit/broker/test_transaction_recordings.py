@@ -14,8 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.transaction import InitProducer
-from metaquorum.broker.coordinator.transaction_state import COMPLETION_WAIT_MS
+from metaquorum.broker.coordinator.transaction import COMPLETION_WAIT_MS, InitProducer
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode

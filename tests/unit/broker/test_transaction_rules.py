@@ -8,10 +8,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator import transaction_state as under_test
+from metaquorum.broker.coordinator import transaction as under_test
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now
 from metaquorum.broker.coordinator.transaction import (
+    COMPLETION_WAIT_MS,
     EPOCH_MAX,
+    RESEND_MS,
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
@@ -21,13 +23,9 @@ from metaquorum.broker.coordinator.transaction import (
     MarkersWritten,
     NeedsProducerId,
     Transaction,
+    TransactionState,
     TransactionStatus,
     of_record,
-)
-from metaquorum.broker.coordinator.transaction_state import (
-    COMPLETION_WAIT_MS,
-    RESEND_MS,
-    TransactionState,
 )
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode

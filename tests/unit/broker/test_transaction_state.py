@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now, Reply
 from metaquorum.broker.coordinator.transaction import (
+    COMPLETION_WAIT_MS,
     EPOCH_MAX,
     AddPartitions,
     DescribeTransaction,
@@ -22,9 +23,9 @@ from metaquorum.broker.coordinator.transaction import (
     ListTransactions,
     MarkersWritten,
     NeedsProducerId,
+    TransactionState,
     TransactionStatus,
 )
-from metaquorum.broker.coordinator.transaction_state import COMPLETION_WAIT_MS, TransactionState
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import random
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,16 +14,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.requests import Request
 
 from metaquorum.console import event_reader, strip
 from metaquorum.console.answers import AnswerTurns
 from metaquorum.console.app import application
-from metaquorum.console.event_reader import Piece, ReaderLostError, pieces, pieces_apart
+from metaquorum.console.event_reader import EventPiece, Piece, ReaderLostError, pieces, pieces_apart
 from metaquorum.console.kept_states import KeptStates
 from metaquorum.console.moments import Moments
-from metaquorum.console.strip import Lines, Strip
+from metaquorum.console.strip import Lines, Strip, _Events
 from metaquorum.console.views import Views
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
@@ -218,7 +221,7 @@ def test_moments_of_a_damaged_log_are_those_of_the_tools_in_any_order(
         assert not any(state.problems for state in kept)
         assert all(state.end_offset <= damaged or (snapshot or 0) > damaged for state in kept)
     if snapshot is None:
-        found = Mentions(starts=[0], named={}, changed={}, end_offset=15)
+        found = Mentions(starts=[0], named=[], changed=[], partitions=[], end_offset=15)
         moments.use_mentions(found)
         assert moments.parts_about("topic/orders", changes=True) is None
 
@@ -346,3 +349,36 @@ def test_what_stays_the_same_from_one_state_to_the_next_is_one_turn() -> None:
     assert len(lines.leaders) > 1
     for turns in (lines.leaders, *lines.brokers.values()):
         assert all(one.value != following.value for one, following in pairwise(turns))
+
+
+def test_what_events_are_about_is_kept_once_and_counts_to_the_memory_limit() -> None:
+    """As they come from another process, each with its own copy of every path."""
+    paths = tuple(f"topic/orders/{number}" for number in range(1000))
+    event = TimelineEvent(
+        offset=1, epoch=1, time_ms=1, kind="fenced", entity=paths[0], text="", entities=paths
+    )
+    made = _Events()
+    sizes = []
+    for _ in range(3):
+        copied = msgspec.json.decode(msgspec.json.encode(event), type=TimelineEvent)
+        assert copied.entities[7] is not event.entities[7]
+        made.take(EventPiece(events=[copied], counts=[], problems=[]))
+        sizes.append(made.size_bytes)
+    first, second, third = made.events
+    assert first == third == event
+    assert all(map(operator.is_, first.entities, second.entities))
+    assert all(map(operator.is_, second.entities, third.entities))
+    traced = sum(sys.getsizeof(path) for path in paths) + 3 * sys.getsizeof(paths)
+    assert 0.5 * traced < sizes[-1] < 3 * traced
+
+
+def test_states_give_way_to_events(busy: MetadataLog) -> None:
+    """With events that fill the limit, the first and the last state along the log stay."""
+    moments = Moments(busy, 8 << 20)
+    list(moments.fill())
+    before = len(moments._kept)
+    moments.make_room(8 << 20)
+    assert before > 2 == len(moments._kept)
+    read = Strip(Moments(busy, 8 << 20))
+    read.build()
+    assert read.moments._beside_bytes == read._fine.size_bytes > 0

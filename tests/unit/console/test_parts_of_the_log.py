@@ -6,17 +6,20 @@ import random
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
 from metaquorum.console import moments, views
 from metaquorum.console.kept_states import SMALL_BYTES
 from metaquorum.console.moments import Moments
-from metaquorum.console.strip import _time_at
+from metaquorum.console.strip import Strip, _time_at
+from metaquorum.console.tables import TableQuery
+from metaquorum.console.views import Views
 from metaquorum.metadata.image.packed import loaded_bytes
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.walk import mentions
-from metaquorum.metadata.inspect.walk.mentions import Mentions, mentions_of
+from metaquorum.metadata.inspect.walk.mentions import mentions_of
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
@@ -128,6 +131,36 @@ def test_only_the_parts_that_mention_an_entity_are_read(monkeypatch: pytest.Monk
     assert asked[0].parts_about("config/topic/orders", changes=True) is None
 
 
+@pytest.mark.parametrize("together", [1, 200])
+def test_of_a_partition_only_the_parts_that_change_it_are_read(
+    monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """However many records a batch has. A change of a topic that is not known may be one of any."""
+    monkeypatch.setattr(mentions, "PART_RECORDS", 400)
+    made: list[Batch] = [
+        (2, [r.TopicRecord("invoices", INVOICES)]),
+        (2, [r.PartitionRecord(at, INVOICES, (1,), (1,)) for at in range(800)]),
+    ]
+    changes = [r.PartitionChangeRecord(at % 800, INVOICES, leader=at % 2) for at in range(8000)]
+    batches: list[Batch] = [(2, changes[at : at + together]) for at in range(0, len(changes), together)]
+    unknown: list[Batch] = [(2, [r.PartitionChangeRecord(0, bytes(15) + b"\x08", leader=1)])]
+    disk = memory_disk()
+    make_node(disk, [*STORY, *made, *batches, *unknown])
+    log = open_log(disk, HOME)
+    found = mentions_of(log)
+    assert found is not None
+    end = log.end_offset
+    first = end - 1 - len(changes)
+    for index in (0, 399, 400, 799):
+        parts = found.parts_about(f"topic/invoices/{index}", changes=True)
+        assert parts is not None
+        for number in range(index, len(changes), 800):
+            assert any(low <= first + number < high for low, high in parts)
+        assert sum(high - low for low, high in parts) < 0.75 * end
+        assert parts[-1][0] < end == parts[-1][1]
+    assert found.parts_about("topic/invoices", changes=True) == [(0, end)]
+
+
 def test_the_records_of_a_topic_that_was_deleted_are_found_also_behind_its_creation(tmp_path: Path) -> None:
     """Only its creation has its name: the page behind it, too, knows what the others are about."""
     make_node(PosixDisk(), STORY, home=str(tmp_path / "node"))
@@ -182,7 +215,7 @@ def test_where_the_log_grew_since_is_read_and_a_damaged_log_has_no_parts() -> No
     found = mentions_of(moments.log)
     assert found is not None
     end = moments.log.end_offset
-    moments.use_mentions(Mentions(starts=[0], named=found.named, changed=found.changed, end_offset=end - 2))
+    moments.use_mentions(replace(found, starts=[0], end_offset=end - 2))
     parts = list(moments.parts_about("topic/orders", changes=True) or ())
     assert parts[-1].end_offset == end and parts[-1].begun.end_offset <= end - 2
     flip(node, strict(node.log)[2].header.base_offset)
@@ -216,6 +249,18 @@ def test_the_limit_counts_recent_states_and_where_the_log_mentions_what(log: Met
     assert 1 < len(moments._recent) and recent_bytes <= limit_bytes // 2
     assert moments._kept.cost_bytes + recent_bytes + found.size_bytes <= limit_bytes
     assert 2 < len(moments._kept) < kept_before
+
+
+def test_differences_that_are_kept_have_a_limit_and_the_newest_stays(
+    log: MetadataLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Views(Strip(Moments(log, 64 << 20)), ("night",))
+    query = TableQuery(size=1)
+    answers = [made.diff(("0", str(end)), "", query) for end in (20, 30, 40, 50, 60)]
+    assert len(made._diffs) == 4 and (0, 20, "") not in made._diffs
+    monkeypatch.setattr(views, "KEPT_CHANGES", 1)
+    assert made.diff(("0", "20"), "", query) == answers[0]
+    assert list(made._diffs) == [(0, 20, "")] and answers[0]["total"] > 1
 
 
 @pytest.mark.parametrize(("offset", "time_ms"), [(-1, 10), (0, 10), (4, 10), (5, 20), (9, 30), (99, 30)])

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.controller.active.causes import RULES, STEP_RULES, is_new_work
-from metaquorum.controller.active.outcome import Step
-from metaquorum.controller.active.work import BalanceLeaders, FailDirectories, RemoveBroker, Work
+from metaquorum.controller.active.outcome import (
+    RULES,
+    STEP_RULES,
+    BalanceLeaders,
+    FailDirectories,
+    RemoveBroker,
+    Step,
+    Work,
+    is_new_work,
+)
 from metaquorum.controller.features import LEVEL_NO_OP
 from metaquorum.metadata.image import METADATA_VERSION
 from metaquorum.metadata.inspect.causes.table import WRITTEN

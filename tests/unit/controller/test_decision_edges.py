@@ -19,8 +19,7 @@ from metaquorum.controller.partitions.rules import min_isr, rules_of
 from metaquorum.controller.partitions.topics import Allowance, decide_delete_topics
 from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.access import decide_create_acls
-from metaquorum.controller.settings.configs import decide_alter_configs
-from metaquorum.controller.settings.settings import decide_alter_quotas
+from metaquorum.controller.settings.settings import decide_alter_configs, decide_alter_quotas
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, BrokersImage, ConfigResource, MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig

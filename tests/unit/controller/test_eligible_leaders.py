@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from metaquorum.controller.active.outcome import ForgetEligible
 from metaquorum.controller.active.steps import first_records
-from metaquorum.controller.active.work import ForgetEligible
 from metaquorum.controller.brokers.brokers import own_registration
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
 from metaquorum.controller.partitions.partition_change import Target, build_change
 from metaquorum.controller.partitions.partitions import removal_slice
 from metaquorum.controller.partitions.rules import NOTHING_IN_FILES, MinIsrInFiles, elr_enabled, rules_of
-from metaquorum.controller.settings.configs import decide_alter_configs
 from metaquorum.controller.settings.feature_levels import decide_update_features
+from metaquorum.controller.settings.settings import decide_alter_configs
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import ELR_VERSION, KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION
 from metaquorum.metadata.image import (

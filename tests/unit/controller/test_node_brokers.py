@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.controller.active.outcome import Batch
+from metaquorum.controller.active.outcome import BROKER_REPORT_MS, Batch
 from metaquorum.controller.active.steps import PENDING_APPENDS_MAX
-from metaquorum.controller.active.work import BROKER_REPORT_MS
 from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MIGRATING, BrokerRegistration

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from metaquorum.controller.active.work import (
+from metaquorum.controller.active.outcome import (
     BalanceLeaders,
     ForgetEligible,
     MoveLeaders,

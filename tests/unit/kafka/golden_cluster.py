@@ -26,7 +26,7 @@ from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.settings.access import TokenSecret
-from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.api import Call
 from metaquorum.listeners.forwarded.describe import DESCRIBED
 from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, GroupHandlers
-from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
+from metaquorum.broker.server.kafka.groups import GroupCoordinators, GroupHandlers, OffsetHandlers
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage

@@ -11,11 +11,9 @@ from typing import Any
 from metaquorum.clients.kafka.raft_client import ControllersWay, KafkaRaftClient, KafkaWay
 from metaquorum.config.security import Credentials
 from metaquorum.controller.server.forwarding_service import ForwardingService
-from metaquorum.controller.server.kafka import log_connections
-from metaquorum.controller.server.raft_requests import RaftRequests
+from metaquorum.controller.server.kafka import RaftRequests, log_connections
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
-from metaquorum.listeners.login import SaslRules
-from metaquorum.listeners.login_rules import ListenerRules
+from metaquorum.listeners.login import ListenerRules, SaslRules
 from metaquorum.listeners.response_memory import Unsent
 from metaquorum.listeners.sasl import PlainExchange
 from metaquorum.listeners.services import Features, Offered, Services

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.api import Call
 from metaquorum.listeners.forwarded.direct import DIRECT, NotTheLeader
 from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.metadata.errors import ApiError, ErrorCode

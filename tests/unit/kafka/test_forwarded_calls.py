@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.api import Call
 from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.metadata.errors import ApiError, ErrorCode

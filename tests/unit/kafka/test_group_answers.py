@@ -12,8 +12,7 @@ from metaquorum.broker.coordinator.groups.group import (
     DescribeGroup,
     ListGroups,
 )
-from metaquorum.broker.server.kafka.groups.find import partition_of
-from metaquorum.broker.server.kafka.groups.members import PROTOCOLS_MAX
+from metaquorum.broker.server.kafka.groups import PROTOCOLS_MAX, partition_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest

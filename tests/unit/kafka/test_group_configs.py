@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
-from metaquorum.broker.server.kafka.groups.members import GroupHandlers
+from metaquorum.broker.server.kafka.groups import GroupHandlers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import GROUP_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.wire.codec import Request, RequestHeader

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from metaquorum.broker.server.kafka.groups.find import GROUP, CoordinatorHandlers, InternalTopics
+from metaquorum.broker.server.kafka.groups import GROUP, CoordinatorHandlers, InternalTopics
 from metaquorum.clients.quorum.admin import AdminClient, ForwardedAnswer
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.node_configs.coordinators import InternalTopic
@@ -72,7 +72,7 @@ async def test_a_topic_that_cannot_be_created_is_the_answer() -> None:
 async def test_what_was_in_the_way_is_forgotten_once_the_topic_is_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("metaquorum.broker.server.kafka.groups.find.RETRY_S", 0.0)
+    monkeypatch.setattr("metaquorum.broker.server.kafka.groups.RETRY_S", 0.0)
     controllers = Controllers()
     topics = InternalTopics(cast("AdminClient", controllers), {GROUP: TOPIC})
     handlers = CoordinatorHandlers(lambda listener: VIEW, topics)

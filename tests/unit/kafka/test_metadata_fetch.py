@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from metaquorum.clients.kafka.quorum import answer_of
 from metaquorum.clients.kafka.raft_messages import request_body, response_body, response_of
-from metaquorum.controller.server.kafka import ControllersOf
-from metaquorum.controller.server.raft_requests import (
+from metaquorum.controller.server.kafka import (
     ASKED_BY_VOTERS,
     CONNECTIONS_MAX,
+    ControllersOf,
     RaftRequests,
     RoundsRepeated,
 )

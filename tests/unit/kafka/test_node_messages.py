@@ -14,7 +14,7 @@ from msgspec import structs
 
 from metaquorum.broker.channel import ChannelRequest
 from metaquorum.clients.kafka.node_messages import FORMS, MARK, answer_of, offset_of, offset_tags
-from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.api import Call
 from metaquorum.listeners.forwarded.table import ANSWERED
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage

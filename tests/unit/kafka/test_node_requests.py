@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.clients.kafka.node_messages import MARK
-from metaquorum.controller.server.envelopes import Envelopes
 from metaquorum.controller.server.forwarding_service import KafkaCalls
+from metaquorum.controller.server.kafka import Envelopes
 from metaquorum.listeners.access.guard import Rights
-from metaquorum.listeners.forwarded.api import AskedBy
-from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.api import AskedBy, Call
 from metaquorum.listeners.forwarded.table import ANSWERED, FORWARDED
 from metaquorum.listeners.rights import CHECKS_OF_CONTROLLERS
 from metaquorum.listeners.services import Client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaquorum.listeners.answers import Chunks
-from metaquorum.listeners.outgoing import GATHERED_MAX_BYTES, StepResponses
+from metaquorum.listeners.connection import GATHERED_MAX_BYTES, StepResponses
 from metaquorum.node.scheduler import StepEnd
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
+from metaquorum.broker.server.kafka.groups import OffsetHandlers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data
 from metaquorum.metadata.requests import data as core

@@ -15,12 +15,11 @@ import pytest
 import uvloop
 
 from metaquorum.listeners.listener import TlsHandshakes
-from metaquorum.network import handshakes
+from metaquorum.network import tls
 from metaquorum.network.acceptor import Acceptor
-from metaquorum.network.handshakes import LastWords
 from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.network.refused_callers import RefusedCallers
-from metaquorum.network.tls import ABORTED, handshake_problem, new_server_context
+from metaquorum.network.tls import ABORTED, LastWords, handshake_problem, new_server_context
 from tests.unit.server.certificates import certificate_files, foreign_client
 from tests.waiting import within
 
@@ -174,7 +173,7 @@ async def test_few_refused_clients_may_linger(folder: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(LastWords, "_linger", staticmethod(linger))
     for most, count in ((1, 1), (0, 0)):
-        monkeypatch.setattr(handshakes, "LINGERING_MAX", most)
+        monkeypatch.setattr(tls, "LINGERING_MAX", most)
         lingered.clear()
         async with door(folder, asks=True) as port:
             with contextlib.suppress(OSError):

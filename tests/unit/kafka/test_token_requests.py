@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from metaquorum.listeners.forwarded import tokens
-from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded import access
+from metaquorum.listeners.forwarded.api import Call
 from metaquorum.metadata.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
@@ -16,10 +16,10 @@ from metaquorum.metadata.requests.common import ReadImageResponse
 from metaquorum.wire import messages as wire
 
 REQUESTS = (
-    (tokens.create_delegation_token, wire.CreateDelegationTokenRequest()),
-    (tokens.renew_delegation_token, wire.RenewDelegationTokenRequest()),
-    (tokens.expire_delegation_token, wire.ExpireDelegationTokenRequest()),
-    (tokens.describe_delegation_token, wire.DescribeDelegationTokenRequest()),
+    (access.create_delegation_token, wire.CreateDelegationTokenRequest()),
+    (access.renew_delegation_token, wire.RenewDelegationTokenRequest()),
+    (access.expire_delegation_token, wire.ExpireDelegationTokenRequest()),
+    (access.describe_delegation_token, wire.DescribeDelegationTokenRequest()),
 )
 
 
@@ -87,7 +87,7 @@ async def test_a_description_has_the_tokens_that_the_caller_has_to_do_with(
     kind = wire.DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
     named = owners and tuple(kind(principal_type="User", principal_name=name) for name in owners)
     body = wire.DescribeDelegationTokenRequest(owners=None if owners is None else named or ())
-    answer = await tokens.describe_delegation_token.handle(body, call_of(principal, []))
+    answer = await access.describe_delegation_token.handle(body, call_of(principal, []))
     assert [(each.token_id, each.hmac) for each in answer.tokens] == [
         (token_id, f"hmac of {token_id}".encode()) for token_id in shown
     ]

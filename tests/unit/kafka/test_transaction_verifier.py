@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from metaquorum.broker.coordinator.transaction import AddPartitions
-from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.broker.server.kafka.groups import partition_of
 from metaquorum.broker.server.kafka.transactions.verification import TransactionVerifier
 from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.metadata.errors import ApiError, ErrorCode

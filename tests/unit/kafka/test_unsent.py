@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from metaquorum.listeners import response_memory as unsents
-from metaquorum.listeners.outgoing import WRITTEN_MAX_BYTES
+from metaquorum.listeners.connection import WRITTEN_MAX_BYTES
 from metaquorum.listeners.response_memory import Unsent, UnsentShare
 from metaquorum.listeners.services import Client, Features, Later, Offered, Services
 from metaquorum.network.deferred import Deferred

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from metaquorum.controller.server.forwarding_service import KafkaCalls
-from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.api import Call
 from metaquorum.listeners.forwarded.cluster import add_raft_voter, remove_raft_voter
 from metaquorum.listeners.forwarded.table import ANSWERED, FORWARDED
 from metaquorum.listeners.rights import CHECKS_OF_CONTROLLERS

@@ -15,7 +15,7 @@ from metaquorum.storage.files.known_committed import Acknowledged, Known
 from metaquorum.storage.files.meta_properties import MetaProperties
 from metaquorum.storage.files.quorum_state import QuorumState
 from metaquorum.storage.log.recovery import RecoveryPoint
-from metaquorum.storage.log.segment_index import encode_aborted, encode_index, encode_times
+from metaquorum.storage.log.timed_segment import encode_aborted, encode_index, encode_times
 from metaquorum.storage.partition.log_producers import encode_producers
 from metaquorum.storage.partition.producers import KnownBatch, KnownProducer, ProducerTable
 from metaquorum.storage.types import LogPosition

@@ -14,7 +14,9 @@ from metaquorum.metadata.image import TOPIC_RESOURCE
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, SEVERITIES, WARNING
 from metaquorum.metadata.inspect.checks import check as check_module
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
+from metaquorum.metadata.inspect.entities.history import filter_of, history
 from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
+from metaquorum.metadata.inspect.entities.views import Wanted
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point
@@ -23,8 +25,16 @@ from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.batch_filter import SLICE_MIN
+from metaquorum.metadata.inspect.walk.fast_forward import FastForward
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace
-from metaquorum.metadata.inspect.walk.states import Passed, WalkStep, earliest, state_at, steps_from
+from metaquorum.metadata.inspect.walk.states import (
+    Passed,
+    WalkStep,
+    earliest,
+    state_at,
+    steps_about,
+    steps_from,
+)
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation
 from metaquorum.metadata.inspect.why.why import Chain
@@ -247,3 +257,17 @@ def test_why_a_broker_was_fenced_is_the_same_after_a_slice_that_is_not_decoded(
         answers.append(explain(log, parse_target("broker/1")))
     assert answers[0] == answers[1]
     assert "led nothing" not in str(answers[0].links[-1].causes)
+
+
+def test_a_large_batch_that_stands_alone_is_passed_over_like_those_of_a_run() -> None:
+    """One about other partitions, one about the wanted one, and one that changes it twice."""
+    others = [r.PartitionChangeRecord(0, ORDERS, leader=at % 2) for at in range(40)]
+    own = r.PartitionChangeRecord(1, ORDERS, leader=1)
+    twice = [own, r.PartitionChangeRecord(1, ORDERS, leader=-1)]
+    batches: list[Batch] = [(2, others), (2, [own, *others]), (2, [*others, *twice])]
+    log = make_node(memory_disk(), [*STORY, *batches]).log
+    wanted, start = Wanted("topic/orders/1"), state_at(log, Point(offset=15))
+    steps = list(steps_about(log, start, filter_of(wanted), past_corruption=True))
+    assert [type(step) for step in steps] == [Passed, FastForward, WalkStep]
+    spans = [(span.from_offset, span.fields["leader"]) for span in history(log, wanted)]
+    assert spans == [(4, 1), (13, -1), (55, 1), (96, -1)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.clock import SystemClock
-from metaquorum.controller.server.envelopes import asked
 from metaquorum.controller.server.forwarding_service import KafkaCalls
+from metaquorum.controller.server.kafka import asked
 from metaquorum.listeners.access.steps import with_pauses
 from metaquorum.listeners.forwarded.table import ANSWERED, FORWARDED
 from metaquorum.listeners.services import Client, Later

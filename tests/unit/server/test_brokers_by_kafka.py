@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient
 from metaquorum.clients.kafka.quorum import OFFERED
-from metaquorum.controller.server import envelopes
+from metaquorum.controller.server import kafka
 from metaquorum.listeners.forwarded import nodes, table
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire import messages as wire
@@ -51,7 +51,7 @@ def files(site: Site, kafka_port: int) -> tuple[Path, Path]:
 def as_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Controllers say what those of Apache Kafka 3.7 say, in its versions."""
     monkeypatch.setattr(nodes, "answer_tags", lambda request, answer: ())
-    monkeypatch.setattr(envelopes, "offset_tags", lambda request, offset: ())
+    monkeypatch.setattr(kafka, "offset_tags", lambda request, offset: ())
     older = replace(table.ANSWERED["BrokerRegistration"], max_version=3)
     monkeypatch.setitem(table.ANSWERED, "BrokerRegistration", older)
     monkeypatch.setitem(OFFERED, "Fetch", (12, 16))

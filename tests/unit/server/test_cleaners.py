@@ -22,8 +22,7 @@ from metaquorum.broker.server.data import cleaner_process, cleaners
 from metaquorum.broker.server.data.cleaner_process import Begin, BugError, Passes
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.storage import errors
-from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
-from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
+from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
 from metaquorum.storage.cleaner.plan import plan_cleaning
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk

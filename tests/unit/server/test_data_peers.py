@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from metaquorum.broker.replica.events import DataEvent, PeerFetched, PeerFetchFailed, SendFetch
-from metaquorum.broker.server.data.peers import IDLE_CONNECTIONS_MAX, PeerFetches
-from metaquorum.broker.server.peers import Peer, PeerConnector
+from metaquorum.broker.server.data.peers import IDLE_CONNECTIONS_MAX, Peer, PeerConnector, PeerFetches
 from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.config.addresses import PROTOCOL_IDS
 from metaquorum.config.security import Credentials

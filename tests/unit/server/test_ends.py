@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from metaquorum.broker.server.data import cleaner_process, cleaners
+from metaquorum.broker.server.data.peers import Peer
 from metaquorum.broker.server.data.plane import DataPlane
-from metaquorum.broker.server.peers import Peer
 from metaquorum.controller.server import joining as module
 from metaquorum.controller.server.joining import SelfRegistration
 from metaquorum.controller.server.main import ControllerRole

@@ -12,9 +12,9 @@ import pytest
 
 from metaquorum import clock
 from metaquorum.broker.replica.events import PeerFetched, PeerFetchFailed
-from metaquorum.broker.server import peers
+from metaquorum.broker.server.data import peers
+from metaquorum.broker.server.data.peers import PeerConnector
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
-from metaquorum.broker.server.peers import PeerConnector
 from metaquorum.clients.kafka.connection import REQUESTS_MAX, connect
 from metaquorum.clients.kafka.login import log_in
 from metaquorum.config.addresses import PROTOCOL_IDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.controller.server.raft_requests import listens_at
+from metaquorum.controller.server.kafka import listens_at
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.image import ControllerRegistration, NodeEndpoint
 

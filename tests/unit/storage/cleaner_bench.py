@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from metaquorum.broker.replica.store.sync import DirectorySync
+from metaquorum.broker.replica.store.parts import DirectorySync
 from metaquorum.storage.batches.batch import (
     Batches,
     EndMarker,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.broker.replica.store.sync import DirectorySync
+from metaquorum.broker.replica.store.parts import DirectorySync
 from metaquorum.storage.batches.batch import RecordBatch, parse_header
 from metaquorum.storage.batches.format import DELETE_HORIZON, HEADER_BYTES
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts

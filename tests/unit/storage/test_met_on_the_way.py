@@ -16,7 +16,7 @@ from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.reader import Damage, LogReader
 from metaquorum.storage.log.segment import segment_name
-from metaquorum.storage.log.segment_index import decode_aborted, encode_index, index_name
+from metaquorum.storage.log.timed_segment import decode_aborted, encode_index, index_name
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.storage.partition.pooled_log import FoundRecord
 from metaquorum.storage.partition.swap import finish_swaps

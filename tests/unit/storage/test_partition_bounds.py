@@ -15,8 +15,13 @@ from metaquorum.storage.disk.interface import write_atomically
 from metaquorum.storage.errors import CorruptLogError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
-from metaquorum.storage.log.segment_index import ABORTED_ENTRY, decode_aborted, decode_times, encode_times
-from metaquorum.storage.log.timed_segment import TimedSegment
+from metaquorum.storage.log.timed_segment import (
+    ABORTED_ENTRY,
+    TimedSegment,
+    decode_aborted,
+    decode_times,
+    encode_times,
+)
 from metaquorum.storage.partition.partition_log import MAX_OFFSETS_A_SEGMENT, LogIndexes, PartitionLog
 from metaquorum.storage.partition.pooled_log import FoundRecord
 from metaquorum.testing.faulty_disk import FaultyDisk

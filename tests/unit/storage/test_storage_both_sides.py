@@ -11,7 +11,7 @@ from metaquorum.storage.batches.batch import BatchHeader, encode_batch, parse_he
 from metaquorum.storage.batches.format import batch_problem, header_problems
 from metaquorum.storage.errors import CorruptFileError
 from metaquorum.storage.files.known_committed import decode
-from metaquorum.storage.log.segment_index import cut_aborted
+from metaquorum.storage.log.timed_segment import cut_aborted
 from metaquorum.storage.partition.log_producers import decode_producers
 from metaquorum.storage.types import LogPosition
 from tests.unit.storage.test_producer_snapshot import kafkas

@@ -39,7 +39,7 @@ from metaquorum.storage.log.recovery import (
     store_recovery_point,
 )
 from metaquorum.storage.log.segment import list_segments, segment_name
-from metaquorum.storage.log.segment_index import decode_index, encode_index
+from metaquorum.storage.log.timed_segment import decode_index, encode_index
 from metaquorum.storage.partition.partition_log import LogIndexes, PartitionLog
 from metaquorum.storage.partition.pooled_log import FoundRecord
 from metaquorum.storage.types import LogPosition

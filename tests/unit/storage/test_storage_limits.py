@@ -23,7 +23,7 @@ from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.recovery import RecoveryPoint, find_valid_batch
 from metaquorum.storage.log.segment import segment_name
-from metaquorum.storage.log.segment_index import parse_index_name
+from metaquorum.storage.log.timed_segment import parse_index_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.storage.test_storage_edges import (

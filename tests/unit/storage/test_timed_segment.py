@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from metaquorum.storage.batches.batch import Batches, encode_batch, iter_batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.posix import PosixDisk
-from metaquorum.storage.log.segment_index import (
+from metaquorum.storage.log.timed_segment import (
+    TimedSegment,
     decode_index,
     decode_times,
     encode_index,
     encode_times,
     parse_index_name,
 )
-from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.testing.faulty_disk import FaultyDisk
 
 BASE = 1_000

@@ -12,7 +12,7 @@ from metaquorum.storage.batches.batch import EndMarker, encode_marker, iter_batc
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import parent_of
 from metaquorum.storage.log.config import LogConfig
-from metaquorum.storage.log.segment_index import decode_aborted, encode_aborted
+from metaquorum.storage.log.timed_segment import decode_aborted, encode_aborted
 from metaquorum.storage.partition.log_producers import decode_producers, snapshot_name
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.storage.partition.producers import AbortedTransaction, AbortedTransactions, ProducerTable

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from metaquorum.broker.server.peers import Peer, PeerConnector
+from metaquorum.broker.server.data.peers import Peer, PeerConnector
 from metaquorum.clients.kafka.connection import ConnectionFailed, NodeConnection
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.network.deferred import Deferred

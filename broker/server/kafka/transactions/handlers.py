@@ -10,8 +10,7 @@ from typing import Any
 
 from metaquorum.broker.coordinator import transaction
 from metaquorum.broker.server.data.requests import DataRequests
-from metaquorum.broker.server.kafka.groups.find import partition_of
-from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
+from metaquorum.broker.server.kafka.groups import GroupCoordinators, partition_of
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage

@@ -12,9 +12,7 @@ from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.transaction import AddPartitions, TopicPartition
 from metaquorum.broker.server.data.requests import Answer, DataRequests
-from metaquorum.broker.server.kafka.groups.find import partition_of
-from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
-from metaquorum.broker.server.kafka.groups.offsets import last_of_each
+from metaquorum.broker.server.kafka.groups import GroupCoordinators, last_of_each, partition_of
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
 from metaquorum.broker.server.kafka.transactions.handlers import by_topic
 from metaquorum.clients.kafka.connection import ConnectionFailed

@@ -1,1 +1,0 @@
-"""What a broker's replicas request from the active controller: ISR changes, directories, producer ids."""

@@ -1,1 +1,0 @@
-"""Coordinators of groups and transactional ids behind the Kafka listeners."""

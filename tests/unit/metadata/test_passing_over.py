@@ -25,7 +25,6 @@ from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.batch_filter import SLICE_MIN
-from metaquorum.metadata.inspect.walk.fast_forward import FastForward
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace
 from metaquorum.metadata.inspect.walk.states import (
     Passed,
@@ -35,6 +34,7 @@ from metaquorum.metadata.inspect.walk.states import (
     steps_about,
     steps_from,
 )
+from metaquorum.metadata.inspect.walk.steps import FastForward
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation
 from metaquorum.metadata.inspect.why.why import Chain

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import click
+
+from metaquorum.cli.interrupts import quiet_interrupts
 
 _LARGEST = 2**63 - 1
 """What the protocols and the files hold: int64."""
@@ -83,3 +87,29 @@ def refuse_what_no_one_means(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for below in command.commands.values():
             refuse_what_no_one_means(below)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use."""
+
+    places: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Of each command `MODULE:NAME`, and its line in the help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.places, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.places:
+            return super().get_command(ctx, cmd_name)
+        module_name, attribute = self.places[cmd_name][0].split(":")
+        with quiet_interrupts():
+            command: click.Command = getattr(importlib.import_module(module_name), attribute)
+        refuse_what_no_one_means(command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them."""
+        rows = [(name, text) for name, (_, text) in self.places.items()]
+        rows += [(name, command.get_short_help_str()) for name, command in sorted(self.commands.items())]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

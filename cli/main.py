@@ -5,7 +5,6 @@ A group is imported on first use, so that `metaquorum storage random-uuid` does 
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -17,8 +16,7 @@ from click.exceptions import Exit, NoArgsIsHelpError
 from click.shell_completion import get_completion_class
 
 from metaquorum.cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure, print_problem
-from metaquorum.cli.given import refuse_what_no_one_means
-from metaquorum.cli.interrupts import quiet_interrupts
+from metaquorum.cli.given import LazyGroup
 from metaquorum.lines import one_line
 
 _COMMANDS: dict[str, tuple[str, str]] = {
@@ -96,20 +94,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class OneLineGroup(click.Group):
-    """A group whose errors are one line, and whose commands are imported on first use."""
+class OneLineGroup(LazyGroup):
+    """The group of all commands, whose errors are one line."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_COMMANDS, *super().list_commands(ctx)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        module_name, attribute = _COMMANDS[cmd_name][0].split(":")
-        with quiet_interrupts():
-            command: click.Command = getattr(importlib.import_module(module_name), attribute)
-        refuse_what_no_one_means(command)
-        return command
+    places = _COMMANDS
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -121,13 +109,6 @@ class OneLineGroup(click.Group):
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             ctx.fail(f"No such command {name!r}{hint}")
         return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands without importing them all."""
-        rows = [(name, text) for name, (_, text) in _COMMANDS.items()]
-        rows += [(name, command.get_short_help_str()) for name, command in sorted(self.commands.items())]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -267,8 +267,10 @@ def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener
             )
 
 
-def parse_overrides(entries: Iterable[str], key: str = "max.connections.per.ip.overrides") -> dict[str, int]:
-    """Parses `HOST:NUMBER` entries. Raises ConfigError for a malformed or repeated one."""
+def parse_overrides(entries: Iterable[str]) -> dict[str, int]:
+    """Parses the `HOST:NUMBER` entries of max.connections.per.ip.overrides. Raises ConfigError for a
+    malformed or repeated one."""
+    key = "max.connections.per.ip.overrides"
     limits: dict[str, int] = {}
     for entry in entries:
         host, _, raw = entry.rpartition(":")

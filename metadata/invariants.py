@@ -411,10 +411,9 @@ def check_changes(
     before: MetadataImage,
     after: MetadataImage,
     *,
-    limit: int = MAX_VIOLATIONS,
     delta: MetadataDelta | None = None,
 ) -> list[Violation]:
-    """Rules broken in `after` that the step from `before` can have broken, at most `limit`.
+    """Rules broken in `after` that the step from `before` can have broken, at most MAX_VIOLATIONS.
 
     A rule that a partition or broker already broke is reported again only if it changed. `delta` is the
     difference, if the caller already has it.
@@ -428,7 +427,7 @@ def check_changes(
         _config_violations(delta),
     ):
         for violation in part:
-            if len(violations) == limit:
+            if len(violations) == MAX_VIOLATIONS:
                 return violations
             violations.append(violation)
     return violations

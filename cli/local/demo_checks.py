@@ -21,22 +21,33 @@ import msgspec
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import Layout
-from metaquorum.cli.log import time as log_state
 from metaquorum.cli.log import timeline as log_timeline
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.source import ReadBatch
-from metaquorum.cli.log.time import Point
 from metaquorum.clients.admin.topics import DescribedTopic
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.inspect.causes.rule import DETAIL
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.walk.states import FoundState, state_at
 from metaquorum.metadata.text.dump import payload_json
+from metaquorum.metadata.text.tree import image_tree
 from metaquorum.storage.uuids import ZERO_UUID
 
 KAFKA_DATA = Path(__file__).resolve().parents[1] / "kafka_log"
 KAFKA_SEGMENT = "00000000000000000000.log"
 KAFKA_CHECKPOINT = "00000000000000000176-0000000001.checkpoint"
 _PRINTED = re.compile(r"\| offset: (\d+) CreateTime: (\d+) .*? payload: (\{.*\})$")
+
+
+def load(path: str, point: Point = END) -> FoundState:
+    """The state at `point` of a log, segment or checkpoint. Raises what `open_log` raises."""
+    log = log_source.open_path(path)
+    try:
+        return state_at(log, point)
+    finally:
+        if isinstance(log.on_read, log_source.ReadProgress):
+            log.on_read.clear()
 
 
 def show_our_log(
@@ -61,7 +72,7 @@ def show_our_log(
         raise Failure(problems[0])
     _check_order([(event.kind, event.entity) for event in events], expected)
     _check_same(paths, longest)
-    state = log_state.load(longest, Point())
+    state = load(longest)
     if state.problems:
         raise Failure(state.problems[0])
     _check_image(state.image, topics, brokers)
@@ -122,12 +133,12 @@ def show_kafkas_log() -> None:
         raise Failure(f"{segment} is missing; reinstall metaquorum")
     compared = sum(_compare_with_dump(path) for path in (segment, checkpoint))
     click.echo(f"   {compared} records decoded; every field matches the output of Kafka's own dump tool")
-    replayed = log_state.load(str(segment), Point(offset=176))
-    snapshot = log_state.load(str(checkpoint), Point())
+    replayed = load(str(segment), Point(offset=176))
+    snapshot = load(str(checkpoint))
     for found in (replayed, snapshot):
         if found.problems:
             raise Failure(found.problems[0])
-    if log_state.tree_of(replayed, secrets=True) != log_state.tree_of(snapshot, secrets=True):
+    if image_tree(replayed.image, secrets=True) != image_tree(snapshot.image, secrets=True):
         raise Failure("the replayed log and Kafka's snapshot at offset 176 differ")
     image = replayed.image
     click.echo(

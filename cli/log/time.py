@@ -18,7 +18,6 @@ from metaquorum.cli.errors import (
     log_exit_code,
     print_problem,
 )
-from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.live import LiveCommand, words_to_read
 from metaquorum.cli.log.input.options import (
     ENTITY,
@@ -52,11 +51,10 @@ from metaquorum.metadata.inspect.entities.targets import EntityTarget, suggestio
 from metaquorum.metadata.inspect.entities.views import NO_QUORUM, Wanted, entities_below, resolved
 from metaquorum.metadata.inspect.log.coverage import Limits, behind_the_log
 from metaquorum.metadata.inspect.log.log import require_one_cluster
-from metaquorum.metadata.inspect.log.points import END, Point, parse_point
-from metaquorum.metadata.inspect.walk import states
+from metaquorum.metadata.inspect.log.points import Point, parse_point
 from metaquorum.metadata.inspect.walk.states import FoundState, quorum_state_at, state_at
 from metaquorum.metadata.records.types import TopicRecord
-from metaquorum.metadata.text.tree import Tree, image_branch, image_json, image_tree, render_tree, topics_json
+from metaquorum.metadata.text.tree import image_branch, image_json, image_tree, render_tree, topics_json
 from metaquorum.storage.uuids import uuid_from_text
 
 UUID_TEXT_LENGTH = 22
@@ -167,7 +165,7 @@ def _with_limits(pieces: Iterable[str], limits: dict[str, Any]) -> Iterator[str]
 
 def _branch(state: FoundState, path: str | None, secrets: bool) -> Any:
     if path is None:
-        return tree_of(state, secrets=secrets)
+        return image_tree(state.image, secrets=secrets)
     if path == "quorum":
         _require(state.quorum.is_known, path, state)
         return state.quorum.tree()
@@ -381,20 +379,6 @@ def _named(log: MetadataLog, entity: str) -> str:
     return f"topic/{name}{slash}{index}"
 
 
-__all__ = ["FoundState", "Point", "exit_code", "load", "note_behind", "tree_of"]
-
-
-def load(path: str | MetadataLog, point: Point = END, *, past_corruption: bool = False) -> FoundState:
-    """The state at `point` of the log, segment or checkpoint at `path`. Raises what `open_log` raises, and
-    InspectError for a place outside the log."""
-    log = log_source.open_path(path) if isinstance(path, str) else path
-    try:
-        return states.state_at(log, point, past_corruption=past_corruption)
-    finally:
-        if isinstance(log.on_read, log_source.ReadProgress):
-            log.on_read.clear()
-
-
 def note_behind(log: MetadataLog, state: FoundState) -> None:
     """Notes what is lost between a log's end and a later snapshot, if the state comes from that."""
     if state.snapshot is not None and any(one.offset == state.end_offset for one in log.snapshots()):
@@ -406,8 +390,3 @@ def exit_code(state: FoundState) -> int:
     if state.problems:
         return EXIT_FAILED
     return EXIT_UNKNOWN_RECORDS if state.unknown else 0
-
-
-def tree_of(state: FoundState, *, secrets: bool = False) -> Tree:
-    """The whole image as nested data."""
-    return image_tree(state.image, secrets=secrets)

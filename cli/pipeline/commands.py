@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import click
 
-from metaquorum.cli.given import GivenPath, refuse_no_path, refuse_what_no_one_means
+from metaquorum.cli.given import GivenPath, LazyGroup, refuse_no_path
 
 
 class FilePath(GivenPath):
@@ -54,24 +53,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class _Group(click.Group):
-    """A group that imports a command on first use: some need Spark."""
+class _Group(LazyGroup):
+    """Some commands need Spark."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module_name, attribute = _COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(module_name), attribute)
-        refuse_what_no_one_means(command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+    places = _COMMANDS
 
 
 @click.group(cls=_Group)

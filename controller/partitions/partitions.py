@@ -144,7 +144,6 @@ def election_slice(
     at_most: int,
     *,
     first: Record | None = None,
-    scan: Scan | None = None,
 ) -> Slice:
     """The next batch of leaders for leaderless partitions, with `first` before them.
 
@@ -153,7 +152,7 @@ def election_slice(
     topics = image.topics
     return change_slice(
         image,
-        Scan(leaderless(broker_id)) if scan is None else scan,
+        Scan(leaderless(broker_id)),
         at_most,
         lambda row: build_change(topics.at(row), Target(), rules),
         lambda rows: in_columns.with_leader(image, rows, rules),
@@ -194,12 +193,12 @@ def rows_without_preferred_leader(topics: TopicsImage) -> RowArray:
     return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
 
 
-def preferred_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: Scan | None = None) -> Slice:
+def preferred_slice(image: MetadataImage, rules: Rules, at_most: int) -> Slice:
     """The next batch that returns partitions to their preferred leaders, where these may lead."""
     topics = image.topics
     return change_slice(
         image,
-        Scan(not_preferred) if scan is None else scan,
+        Scan(not_preferred),
         at_most,
         lambda row: build_change(topics.at(row), Target(), rules, Election.PREFERRED),
         lambda rows: in_columns.with_leader(image, rows, rules, preferred=True),

@@ -24,12 +24,11 @@ class PlanError(ValueError):
 
 class PlanSize(msgspec.Struct, frozen=True, kw_only=True):
     """How much a plan moves: partitions that change at all, replicas that are copied, and replicas that
-    arrive at and leave each broker."""
+    arrive at each broker."""
 
     partitions: int
     replicas: int
     arriving: Mapping[int, int]
-    leaving: Mapping[int, int]
 
 
 def drain(current: Assignment, racks: Mapping[int, str | None], broker_id: int) -> Assignment:
@@ -139,20 +138,16 @@ def _load(current: Assignment, brokers: Iterable[int]) -> dict[int, int]:
 
 
 def plan_size(current: Assignment, planned: Assignment) -> PlanSize:
-    """What `planned` copies and deletes."""
+    """What `planned` copies."""
     arriving: dict[int, int] = {}
-    leaving: dict[int, int] = {}
     changed = 0
     for name, target in planned.items():
         before = current.get(name, ())
         changed += before != target
         for replica in set(target) - set(before):
             arriving[replica] = arriving.get(replica, 0) + 1
-        for replica in set(before) - set(target):
-            leaving[replica] = leaving.get(replica, 0) + 1
     return PlanSize(
         partitions=changed,
         replicas=sum(arriving.values()),
         arriving=dict(sorted(arriving.items())),
-        leaving=dict(sorted(leaving.items())),
     )

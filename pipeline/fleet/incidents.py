@@ -175,12 +175,12 @@ def shrink_to_one(cluster: FleetCluster, rows: Rows, keep: Rows | Ints) -> None:
     cluster.alter(Change(rows, isr, at.leader[rows].copy()))
 
 
-def some_replicated(cluster: FleetCluster, most: int, leader: int | None = None, width: int = 2) -> Rows:
-    """A few partitions with at least `width` replicas, all in sync (and with the leader `leader`)."""
+def some_replicated(cluster: FleetCluster, most: int, leader: int | None = None) -> Rows:
+    """A few partitions with at least two replicas, all in sync (and with the leader `leader`)."""
     columns = cluster.partitions.columns
     rows = cluster.partitions.live()
     held = (columns.replicas[rows] != NO_BROKER).sum(axis=1)
-    fit = (held >= width) & (columns.isr[rows].sum(axis=1) == held)
+    fit = (held >= 2) & (columns.isr[rows].sum(axis=1) == held)
     if leader is not None:
         fit &= columns.leader[rows] == leader
     rows = rows[fit]

@@ -117,9 +117,9 @@ def seal_batch(header: BatchHeader, payload: bytes, *, limit: int = MAX_BATCH_BY
     return b"".join((prefix, covered, payload))
 
 
-def control_key(control_type: int, version: int = 0) -> bytes:
-    """A control record's key: int16 version, int16 type."""
-    return _CONTROL_KEY.pack(version, control_type)
+def control_key(control_type: int) -> bytes:
+    """A control record's key: int16 version (0), int16 type."""
+    return _CONTROL_KEY.pack(0, control_type)
 
 
 def parse_control_key(key: bytes | None) -> tuple[int, int]:

@@ -8,7 +8,7 @@ be read, and every batch of a metadata transaction, counts as a mention of every
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -92,11 +92,11 @@ class Mentions(msgspec.Struct, frozen=True, kw_only=True):
         return bool((self.partitions[number][bits >> 3] >> (bits & 7) & 1).all())
 
 
-def mentions_of(log: MetadataLog, is_stopped: Callable[[], bool] = lambda: False) -> Mentions | None:
-    """Reads a log once. None for a damaged one, and once `is_stopped`."""
+def mentions_of(log: MetadataLog) -> Mentions | None:
+    """Reads a log once. None for a damaged one."""
     made = _Maker(log.namer())
     for item in log.runs():
-        if isinstance(item, Damage) or is_stopped() or not made.take(item):
+        if isinstance(item, Damage) or not made.take(item):
             return None
     return made.result()
 

@@ -184,7 +184,6 @@ def steps(
     on_problem: OnProblem | None = None,
     *,
     past_corruption: bool = False,
-    coverage: Coverage | None = None,
 ) -> Iterator[WalkStep]:
     """Every batch from `start` to `end` with the images before and after it.
 
@@ -193,7 +192,7 @@ def steps(
     offsets. Stops at missing records as `state_at` does, after calling `on_problem`. Raises InspectError as
     `state_at` does.
     """
-    notes = Notes(on_problem, coverage)
+    notes = Notes(on_problem, None)
     if log.is_checkpoint:
         walk = LogReplay(log, FoundState(state=ReplayState()), notes, past_corruption)
         yield from (step for step in walk.steps(end) if isinstance(step, WalkStep))
@@ -229,12 +228,9 @@ def steps_from(
     on_problem: OnProblem | None = None,
     *,
     past_corruption: bool = False,
-    coverage: Coverage | None = None,
 ) -> Iterator[WalkStep]:
     """As `steps`, from a known state of the same log; `state` is not changed."""
-    for step in steps_about(
-        log, state, None, end, on_problem, past_corruption=past_corruption, coverage=coverage
-    ):
+    for step in steps_about(log, state, None, end, on_problem, past_corruption=past_corruption):
         if isinstance(step, WalkStep):
             yield step
 

@@ -12,7 +12,6 @@ from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import Layout, create
 from metaquorum.cli.local import demo_checks
 from metaquorum.cli.log.input.source import items
-from metaquorum.cli.log.time import Point, load
 from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.metadata.image.types import BrokerRegistration
 
@@ -50,7 +49,7 @@ def layout(tmp_path: Path) -> Layout:
 
 def answered() -> tuple[list[DescribedTopic], list[BrokerRegistration]]:
     """What a controller with the recorded log would answer."""
-    image = load(str(demo_checks.KAFKA_DATA / demo_checks.KAFKA_SEGMENT), Point()).image
+    image = demo_checks.load(str(demo_checks.KAFKA_DATA / demo_checks.KAFKA_SEGMENT)).image
     topics = [
         DescribedTopic(
             name=topic.name,

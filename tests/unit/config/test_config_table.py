@@ -13,7 +13,7 @@ from metaquorum.config.keys import GROUPS, KEYS
 from metaquorum.config.load import load_config
 from metaquorum.config.node import NodeConfig
 from metaquorum.errors import ConfigError
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, SHARED_KEYS, check_broker_value
 from metaquorum.metadata.settings.keys import (
     ConfigValueError,

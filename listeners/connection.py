@@ -23,7 +23,8 @@ from msgspec.structs import replace
 from metaquorum.clock import Clock, SystemClock
 from metaquorum.config.principals import CertificateError
 from metaquorum.listeners.answers import AnswerFrame, AnswerQueue, Chunks, group_of, opened
-from metaquorum.listeners.login import ListenerRules, Login
+from metaquorum.listeners.login import Login
+from metaquorum.listeners.login_rules import ListenerRules
 from metaquorum.listeners.long_work import LongAnswer, LongRequests, LongTurn
 from metaquorum.listeners.pending_requests import (
     FETCH,
@@ -39,9 +40,10 @@ from metaquorum.listeners.request_memory import RequestMemory, Share
 from metaquorum.listeners.response_memory import Unsent, UnsentShare
 from metaquorum.listeners.services import Client, EndConnection, Handler, Services
 from metaquorum.metadata.text.addresses import address_text, plain_host
-from metaquorum.network.framing import REQUEST_MAX_BYTES, SCRATCH_BYTES, FrameBuffer, FrameError, write_all
+from metaquorum.network.framing import REQUEST_MAX_BYTES, SCRATCH_BYTES, FrameBuffer, FrameError
 from metaquorum.network.limits import ConnectionSlot
 from metaquorum.network.refused_callers import RefusedCallers, kind_of
+from metaquorum.network.sending import write_all
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.wire import codec
 from metaquorum.wire.errors import DecodeError, EncodeError, TooManyValues

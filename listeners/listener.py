@@ -18,7 +18,7 @@ from metaquorum.config.addresses import Listener
 from metaquorum.config.node import NodeConfig
 from metaquorum.errors import cannot_listen
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
-from metaquorum.listeners.login import LoginRules
+from metaquorum.listeners.login_rules import LoginRules
 from metaquorum.listeners.long_work import LongRequests
 from metaquorum.listeners.quotas import Quotas
 from metaquorum.listeners.request_memory import RequestMemory

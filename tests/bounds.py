@@ -168,19 +168,19 @@ BOUNDS = (
     Bound(
         what="protocols of a member",
         per="request to join a group",
-        constant="broker.server.kafka.groups.members:PROTOCOLS_MAX",
+        constant="broker.server.kafka.groups:PROTOCOLS_MAX",
         at="INCONSISTENT_GROUP_PROTOCOL",
     ),
     Bound(
         what="topics by name in a subscription",
         per="request of a consumer",
-        constant="broker.server.kafka.groups.members:SUBSCRIBED_MAX",
+        constant="broker.server.kafka.groups:SUBSCRIBED_MAX",
         at="INVALID_REQUEST",
     ),
     Bound(
         what="topics, partitions, settings, entries and the like",
         per="request to the active controller",
-        constant="listeners.forwarded.too_many:THINGS_MAX",
+        constant="listeners.forwarded.api:THINGS_MAX",
         at="POLICY_VIOLATION; new partitions: 50,000",
     ),
     Bound(

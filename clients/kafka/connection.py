@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, cast
 
 from metaquorum.metadata.text.addresses import may_be_host
-from metaquorum.network.framing import FrameBuffer, FrameError, write_all
+from metaquorum.network.framing import FrameBuffer, FrameError
+from metaquorum.network.sending import write_all
 from metaquorum.network.tls import new_client_context
 from metaquorum.rpc.reach import UNRESOLVED
 from metaquorum.wire import codec

@@ -6,7 +6,7 @@ import { diamond, patterns, tickTexts, tickTimes, triangle } from "./drawing.js"
 import { busySoon, frame, scrollsItself } from "./frame.js";
 import { change, here, link } from "./place.js";
 import { copy, save } from "./save.js";
-import { captionOf, files, pager, sheet, SIZE, sorter, titleOf as columnOf } from "./tables.js";
+import { captionOf, files, hasNumbers, pager, sheet, SIZE, sorter, titleOf as columnOf } from "./tables.js";
 
 const NAV = ["overview", "incidents", "findings", "clusters"];
 const ORDERS = { hurt: "most hurt first", name: "by name" };
@@ -220,7 +220,7 @@ function cells(row, columns) {
 }
 
 function incidents(page, params) {
-  return sheet(captionOf("incidents", page, params), page.columns.map((name) => h("th", { scope: "col", class: typeof page.rows[0]?.[name] === "number" && name !== "fromTime" ? "number" : null }, columnOf(name))), page.rows.map((row) => cells(row, page.columns)), "Nothing went wrong.");
+  return sheet(captionOf("incidents", page, params), page.columns.map((name) => h("th", { scope: "col", class: hasNumbers(page, name) && name !== "fromTime" ? "number" : null }, columnOf(name))), page.rows.map((row) => cells(row, page.columns)), "Nothing went wrong.");
 }
 
 function tableView(kind) {

@@ -31,6 +31,7 @@ export function sheet(caption, columns, rows, empty) {
   const named = (cell, number) => {
     const made = cell instanceof Node && cell.tagName === "TD" ? cell : h("td", {}, cell);
     made.dataset.column = names[number];
+    if (columns[number]?.classList?.contains("number")) made.classList.add("number");
     if (LONG_WORD.test(made.textContent)) {
       made.classList.remove("time");
       made.classList.add("long");
@@ -64,12 +65,15 @@ function cell(row, name, number) {
   return h("td", { class: text.length > 24 ? "long" : Array.isArray(value) ? "time" : null }, text);
 }
 
+/** Whether a column has numbers; what is absent stands below them. */
+export const hasNumbers = (page, name) => page.rows.some((row) => typeof row[name] === "number");
+
 /** The header of a column that sorts. */
 export function sorter(name, page, params) {
   const isSorted = params.sort === name;
   const descending = isSorted && params.order === "descending";
   const turn = isSorted && !descending ? { sort: name, order: "descending" } : isSorted ? { sort: undefined, order: undefined } : { sort: name, order: undefined };
-  const isNumber = page.rows.length > 0 && typeof page.rows[0][name] === "number" && name !== page.columns[0] && name !== "leader" && !/(Ms|Time)$/.test(name);
+  const isNumber = hasNumbers(page, name) && name !== page.columns[0] && name !== "leader" && !/(Ms|Time)$/.test(name);
   return h("th", { scope: "col", class: isNumber ? "number" : null, "aria-sort": isSorted ? (descending ? "descending" : "ascending") : "none" },
     h("button", { type: "button", title: `Sort by ${titleOf(name)}`, onclick: () => change({ ...turn, start: undefined }) }, titleOf(name), isSorted ? (descending ? " ↓" : " ↑") : ""));
 }

@@ -14,10 +14,11 @@ import msgspec
 from metaquorum.clients.quorum.admin import NOT_LOOKED_AT
 from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.controller.settings.access import TokenSecret
-from metaquorum.listeners.forwarded.api import TOO_MANY, Call, Forwarded, names_too_many, refused_in_slices
+from metaquorum.listeners.forwarded.api import Call, Forwarded
 from metaquorum.listeners.forwarded.direct import DIRECT_BY_KEY, NotTheLeader
 from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY
+from metaquorum.listeners.forwarded.too_many import TOO_MANY, names_too_many, refused_in_slices
 from metaquorum.listeners.long_work import LongWork
 from metaquorum.metadata.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ApiError, ErrorCode

@@ -242,8 +242,7 @@ def _txn_index(records: RecordFilter) -> bytes:
 
 
 # A pass of the cleaner over one log, as values: its input, what it has staged, and its result.
-# What passes between processes: the values name files and must not hold open ones. `cleaning_pass` does
-# the work.
+# What passes between processes: the values name files and must not hold open ones.
 
 
 class CleaningEndedError(Exception):

@@ -148,6 +148,24 @@ def test_nothing_moves_under_the_pointer_when_a_second_moment_is_set(served: Ser
 
 
 @needs_browser
+def test_what_a_column_of_numbers_lacks_stands_below_the_numbers(served: Served) -> None:
+    with Browser() as browser:
+        browser.open(f"{served.url}#/overview")
+        browser.settled()
+        browser.run(
+            "const page = { columns: ['group', 'lag'] };"
+            "page.rows = [{ group: 'a', lag: null }, { group: 'b', lag: 5 }];"
+            "import('/static/tables.js').then(({ sheet, sorter }) => { window.made = sheet('groups',"
+            " page.columns.map((name) => sorter(name, page, {})),"
+            " page.rows.map((row) => [row.group, String(row.lag)]), '') })"
+        )
+        browser.wait("Boolean(window.made)", "table")
+        for number, kind in ((0, ""), (1, "number")):
+            cells = f"[...made.querySelectorAll('tr')].map((row) => row.children[{number}].className)"
+            assert browser.run(f"return {cells}") == [kind] * 3
+
+
+@needs_browser
 def test_the_last_changes_are_those_before_the_state_that_is_shown(served: Served) -> None:
     listed = 0
     with Browser() as browser:

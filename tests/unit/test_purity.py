@@ -20,11 +20,8 @@ PURE_FILES_OF_THE_SHELL = (
     "listeners/answers.py",
     "config/principals.py",
     "listeners/sasl.py",
-    "listeners/sasl.py",
     "listeners/login.py",
     "listeners/oauth.py",
-    "listeners/sasl.py",
-    "listeners/sasl.py",
     "network/framing.py",
     "network/limits.py",
     "listeners/quotas.py",
@@ -42,7 +39,6 @@ SHELL = (
     "storage/disk/kernel_sync.py",
     "storage/disk/posix.py",
     "storage/disk/descriptors.py",
-    "storage/disk/posix.py",
 )
 FORBIDDEN_MODULES = {
     "aiofiles",

@@ -11,8 +11,9 @@ from metaquorum.broker.server.calls import Calls
 from metaquorum.clients.kafka.grpc_way import ForwardsRequests
 from metaquorum.clients.search import ClientError
 from metaquorum.listeners.answers import AnswerFrame, opened
-from metaquorum.listeners.forwarded.api import TOO_MANY, Call, names_too_many, refused_in_slices, timeout_ms
+from metaquorum.listeners.forwarded.api import Call, timeout_ms
 from metaquorum.listeners.forwarded.table import FORWARDED, FORWARDED_BY_KEY
+from metaquorum.listeners.forwarded.too_many import TOO_MANY, names_too_many, refused_in_slices
 from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage

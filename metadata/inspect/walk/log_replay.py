@@ -96,7 +96,7 @@ class LogReplay:
         split = BatchRun.batches if batch_filter is None else partial(self._pieces, batch_filter)
         for item in self._read(limit, split):
             batch = item
-            if isinstance(item, RecordBatch) and batch_filter is not None:
+            if isinstance(item, RecordBatch) and batch_filter is not None and leaves_others:
                 batch = self._as_part(item, batch_filter)
             if isinstance(batch, RunPart):
                 is_merged = batch_filter is not None and batch_filter.together and not batch.is_idle

@@ -249,6 +249,23 @@ def test_the_limit_counts_recent_states_and_where_the_log_mentions_what(log: Met
     assert 1 < len(moments._recent) and recent_bytes <= limit_bytes // 2
     assert moments._kept.cost_bytes + recent_bytes + found.size_bytes <= limit_bytes
     assert 2 < len(moments._kept) < kept_before
+    small = Moments(log, 1)
+    for offset in (200, 210, 220):
+        small.state(Point(offset=offset))
+    assert list(small._recent) == [220], "the one that is shown stays, whatever the limit"
+
+
+def test_a_chain_begins_at_the_first_record_about_its_entity_and_not_before(
+    log: MetadataLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range of the log is longer than a part, and no whole number of them."""
+    monkeypatch.setattr(moments, "PART_RECORDS", 20)
+    made = Moments(log, 64 << 20)
+    monkeypatch.setattr(made, "ranges_about", lambda *given, **more: [(500, 530), (540, 540)])
+    offsets = [state.end_offset for state in made.fill()]
+    assert len(offsets) > 200
+    before = max(offset for offset in offsets if offset <= 500)
+    assert [state.end_offset for state in made.states_before("topic/orders")][-1] == before
 
 
 def test_differences_that_are_kept_have_a_limit_and_the_newest_stays(

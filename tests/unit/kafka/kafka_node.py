@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
-from metaquorum.listeners.login import ListenerRules, SaslRules
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.login_rules import ListenerRules
 from metaquorum.listeners.services import Features, Offered, Services
 from metaquorum.network.limits import ConnectionLimits, ConnectionSlot
 from metaquorum.wire import codec

@@ -13,7 +13,8 @@ from metaquorum.config.security import Credentials
 from metaquorum.controller.server.forwarding_service import ForwardingService
 from metaquorum.controller.server.kafka import RaftRequests, log_connections
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
-from metaquorum.listeners.login import ListenerRules, SaslRules
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.login_rules import ListenerRules
 from metaquorum.listeners.response_memory import Unsent
 from metaquorum.listeners.sasl import PlainExchange
 from metaquorum.listeners.services import Features, Offered, Services

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.broker.server.kafka.groups import members
-from metaquorum.listeners.forwarded import api
+from metaquorum.broker.server.kafka import groups
+from metaquorum.listeners.forwarded import too_many
 from metaquorum.wire.codec import FEW_VALUES
 from tests.long_turns import turns
 
@@ -19,8 +19,8 @@ at all of them at once needs more."""
 def test_no_array_of_any_request_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Items of a bounded number in one turn take what `THINGS_MAX` and `SUBSCRIBED_MAX` allow; here these are
     lower, so that requests are shorter."""
-    monkeypatch.setattr(api, "THINGS_MAX", BOUND)
-    monkeypatch.setattr(members, "SUBSCRIBED_MAX", BOUND)
+    monkeypatch.setattr(too_many, "THINGS_MAX", BOUND)
+    monkeypatch.setattr(groups, "SUBSCRIBED_MAX", BOUND)
     found = [*turns(items=ITEMS)]
     assert len({turn.api for turn in found}) > 40
     assert [turn for turn in found if turn.answer is None] == [], "each has an answer"

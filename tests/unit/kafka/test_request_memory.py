@@ -16,7 +16,8 @@ from metaquorum.config.load import load_config
 from metaquorum.errors import ConfigError
 from metaquorum.listeners import request_memory as memories
 from metaquorum.listeners.connection import ConnectionConfig
-from metaquorum.listeners.login import ListenerRules, SaslRules
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.login_rules import ListenerRules
 from metaquorum.listeners.request_memory import RequestMemory, Share
 from metaquorum.listeners.sasl import PlainExchange
 from metaquorum.network.framing import SCRATCH_BYTES, FrameBuffer

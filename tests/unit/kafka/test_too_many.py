@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from metaquorum.broker.server.kafka.forwarding import Forwarder, Published
-from metaquorum.listeners.forwarded.api import REFUSED_AT_ONCE, THINGS_MAX, names_too_many
 from metaquorum.listeners.forwarded.table import FORWARDED
+from metaquorum.listeners.forwarded.too_many import REFUSED_AT_ONCE, THINGS_MAX, names_too_many
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage

@@ -77,6 +77,23 @@ def told(stamps: list[int]) -> tuple[list[int], list[int]]:
     return list(itertools.accumulate(times, max)), off
 
 
+@given(STAMPS, st.sampled_from([0, 5, JUMP_MS, MISLEADING_MS, 3 * MISLEADING_MS]))
+def test_the_time_of_a_snapshot_is_that_of_the_batch_before_its_end(stamps: list[int], stamp: int) -> None:
+    """Its own timestamp, unless the clock jumps, or the batch is far from it."""
+    found, (times, _) = clock(stamps), told(stamps)
+    for offset in range(BASE - 1, base(len(stamps)) + 2):
+        below = [time for at, time in enumerate(times) if base(at) < offset]
+        if not stamps:
+            expected = stamp
+        elif offset > base(len(stamps)):
+            expected = max(times[-1], stamp)
+        else:
+            expected = below[-1] if below else min(stamp, times[0])
+            if not found.has_jumps and abs(expected - stamp) < JUMP_MS:
+                expected = stamp
+        assert found.time_below(offset, stamp) == expected
+
+
 @given(STAMPS)
 def test_times_and_the_ends_of_a_log(stamps: list[int]) -> None:
     found, (times, _) = clock(stamps), told(stamps)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect import summary as summaries
 from metaquorum.metadata.inspect.entities.history import filter_of
 from metaquorum.metadata.inspect.entities.targets import suggestion
 from metaquorum.metadata.inspect.entities.views import Wanted
@@ -28,7 +29,7 @@ from metaquorum.metadata.inspect.log.points import (
     parse_time_ms,
     utc_text,
 )
-from metaquorum.metadata.inspect.summary import BrokerSum, OpenSpans, PartitionSpan, spans
+from metaquorum.metadata.inspect.summary import BrokerSum, OpenSpans, PartitionSpan
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
 from metaquorum.storage.types import LogPosition
 
@@ -97,7 +98,7 @@ def test_a_topic_that_goes_ends_what_is_below_it() -> None:
 
 
 def test_the_longest_come_first_and_not_all_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "KEPT", 2)
+    monkeypatch.setattr(summaries, "KEPT", 2)
     found = OpenSpans()
     for at, (length, many) in enumerate(((5, 1), (9, 1), (9, 2), (7, 1))):
         paths = tuple(f"{at}/{each}" for each in range(many))

@@ -25,7 +25,6 @@ from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.batch_filter import SLICE_MIN
-from metaquorum.metadata.inspect.walk.fast_forward import FastForward
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace
 from metaquorum.metadata.inspect.walk.states import (
     Passed,
@@ -33,8 +32,8 @@ from metaquorum.metadata.inspect.walk.states import (
     earliest,
     state_at,
     steps_about,
-    steps_from,
 )
+from metaquorum.metadata.inspect.walk.steps import FastForward
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation
 from metaquorum.metadata.inspect.why.why import Chain
@@ -80,7 +79,8 @@ def test_check_finds_the_same_whether_it_passes_over_batches_or_not(
             yield one
 
     def every_batch(log: MetadataLog, found: Any, batch_filter: object, **more: Any) -> Iterator[WalkStep]:
-        return steps_from(log, found, **more)
+        steps = own(log, found, None, **more)
+        return (step for step in steps if isinstance(step, WalkStep))
 
     answers: list[list[dict[str, Any]]] = []
     for walk in (counted, every_batch):

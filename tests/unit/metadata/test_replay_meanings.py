@@ -173,6 +173,21 @@ def test_registration_changes(record: Any, fenced: bool, leaving: bool) -> None:
     assert found.is_active == (not fenced and not leaving)
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        r.FenceBrokerRecord(1, 10),
+        r.UnfenceBrokerRecord(1, 10),
+        r.BrokerRegistrationChangeRecord(1, 10, fenced=1),
+        r.BrokerRegistrationChangeRecord(1, 10, fenced=-1),
+    ],
+)
+def test_only_a_registration_ends_a_controlled_shutdown(record: Any) -> None:
+    leaving = r.BrokerRegistrationChangeRecord(1, 10, in_controlled_shutdown=1)
+    assert broker(BROKER, leaving, record).in_controlled_shutdown
+    assert not broker(BROKER, leaving, record, BROKER).in_controlled_shutdown
+
+
 def test_directories_change_only_when_some_are_named() -> None:
     assert broker(BROKER, r.BrokerRegistrationChangeRecord(1, 10, log_dirs=(D1,))).directories == (D1,)
     assert broker(BROKER, r.BrokerRegistrationChangeRecord(1, 10, log_dirs=())).directories == (D1, D2)

@@ -10,7 +10,7 @@ import socket
 import pytest
 import uvloop
 
-from metaquorum.network.framing import write_all
+from metaquorum.network.sending import write_all
 from tests.unit.sources import files, name_of, tree_of
 
 MIB = 1024 * 1024
@@ -76,4 +76,4 @@ def test_nothing_else_calls_writelines_of_a_transport() -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute) and node.attr == "writelines" and ast.unparse(node.value) != "file"
     ]
-    assert callers == ["network/framing.py"]
+    assert callers == ["network/sending.py"]

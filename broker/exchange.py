@@ -8,7 +8,7 @@ from metaquorum.broker.channel import (
     RequestInFlight,
 )
 from metaquorum.broker.events import LifecycleEffect, LifecycleRequest
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from metaquorum.raft.effects import Outbox, Warn
 

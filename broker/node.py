@@ -31,7 +31,7 @@ from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import InvariantViolation, ReplayError
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MetadataImage, Provenance
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests.status import BrokerStatus
 from metaquorum.raft import effects as raft_effects

@@ -12,7 +12,7 @@ from metaquorum.broker.events import LifecycleEffect, StateChanged
 from metaquorum.broker.exchange import ControllerExchange
 from metaquorum.broker.lifecycle import Trigger, next_state
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from metaquorum.config.keys_of_brokers import COORDINATORS, DATA, GROUP_BOUNDS
 from metaquorum.errors import ConfigError
-from metaquorum.metadata.node_configs.broker import BrokerConfig
-from metaquorum.metadata.node_configs.controller import ControllerConfig
-from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import (
+    BrokerConfig,
+    ControllerConfig,
+    MetadataReplicaConfig,
+    ReplicaConfig,
+)
 from metaquorum.metadata.settings.broker_keys import SHARED_KEYS, TOPIC_DEFAULTS
 from metaquorum.metadata.settings.keys import (
     BOTH,

@@ -5,12 +5,11 @@ Rows without a text are `metadata.settings.broker_keys`', which topics and resou
 
 from __future__ import annotations
 
-from metaquorum.metadata.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig, GroupConfig, TransactionConfig
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import CoordinatorConfig, GroupConfig, ReplicaConfig, TransactionConfig
 from metaquorum.metadata.settings.broker_keys import SHARED_KEYS
 from metaquorum.metadata.settings.keys import BROKER, MAX_LONG, MIB, Key, flag, number, rows_of, words
 from metaquorum.metadata.settings.resource_keys import GroupBounds
+from metaquorum.metadata.settings.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _replicas = rows_of(ReplicaConfig, BROKER)

@@ -17,21 +17,23 @@ from metaquorum.config.keys_of_brokers import RACK_AWARE
 from metaquorum.config.security import Credentials, ListenerAccess, TlsFiles
 from metaquorum.errors import ConfigError
 from metaquorum.metadata.image import GRPC_LISTENER
-from metaquorum.metadata.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from metaquorum.metadata.node_configs.broker import OBSERVER_REPLICA, BrokerConfig
-from metaquorum.metadata.node_configs.controller import VOTER_REPLICA, ControllerConfig
-from metaquorum.metadata.node_configs.coordinators import (
+from metaquorum.metadata.node_configs import (
+    OBSERVER_REPLICA,
+    VOTER_REPLICA,
+    BrokerConfig,
+    ControllerConfig,
     CoordinatorConfig,
     GroupConfig,
     InternalTopic,
+    MetadataReplicaConfig,
+    ReplicaConfig,
     TransactionConfig,
 )
-from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature, ControllerEndpoint, Record
 from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
 from metaquorum.metadata.settings.keys import BROKER, CONTROLLER, MIB, Value, defaults_of, value_text
 from metaquorum.metadata.settings.resource_keys import GROUP_KEYS, GroupBounds
+from metaquorum.metadata.settings.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.raft.voters import Endpoint
 from metaquorum.storage.log.config import LogConfig

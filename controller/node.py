@@ -33,7 +33,7 @@ from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.voters import VOTER_CHANGES, answer_of, raft_request
 from metaquorum.metadata.errors import ApiError, InvariantViolation, RecordEncodeError, ReplayError, busy
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.requests.status import Counters

@@ -9,7 +9,7 @@ from metaquorum.controller.settings.feature_levels import unsupported_by
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION, metadata_version_name, needed_metadata_version
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.requests.common import (
     AddRaftVoterRequest,

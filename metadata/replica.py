@@ -13,7 +13,7 @@ from typing import assert_never
 
 from metaquorum.metadata.errors import InvariantViolation
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
+from metaquorum.metadata.node_configs import MetadataReplicaConfig
 from metaquorum.metadata.replay import Replayer, Replays, ReplayState
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import EffectGate, RaftEffect, ResetLog, Warn

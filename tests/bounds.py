@@ -180,7 +180,7 @@ BOUNDS = (
     Bound(
         what="topics, partitions, settings, entries and the like",
         per="request to the active controller",
-        constant="listeners.forwarded.api:THINGS_MAX",
+        constant="listeners.forwarded.too_many:THINGS_MAX",
         at="POLICY_VIOLATION; new partitions: 50,000",
     ),
     Bound(

@@ -20,7 +20,7 @@ from metaquorum.broker.replica.requests.own_logs import OwnLogs
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
+from metaquorum.metadata.node_configs import CoordinatorConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest, PartitionKey
 from metaquorum.raft.effects import Outbox
 from metaquorum.storage.batches.batch import EndMarker

@@ -16,7 +16,7 @@ from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decis
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import TransactionConfig
+from metaquorum.metadata.node_configs import TransactionConfig
 from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.messages import TransactionLogKey, TransactionLogValue
 from metaquorum.wire.stored import StoredRecord

@@ -18,7 +18,7 @@ from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerStep
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import FetchPartition, FetchRequest, FetchResponse, PartitionKey
 from metaquorum.metadata.requests.rates import QuotaWindows, Rate
 from metaquorum.metadata.settings.configs import CLUSTER_DEFAULT, NOTHING

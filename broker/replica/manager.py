@@ -39,7 +39,7 @@ from metaquorum.broker.replica.requests.describe import LocalReplicaStatus, repl
 from metaquorum.broker.replica.requests.handler import KnownBrokers, RequestHandler
 from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Outbox, Warn
 from metaquorum.raft.events import Stop

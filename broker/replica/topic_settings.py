@@ -13,7 +13,7 @@ import msgspec
 from metaquorum.broker.replica.disk_work import LogSettings
 from metaquorum.metadata.features import ELR_VERSION
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.settings.configs import CLUSTER_DEFAULT, NOTHING, topic_setting
 from metaquorum.metadata.settings.keys import ConfigValueError

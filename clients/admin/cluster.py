@@ -18,12 +18,12 @@ from metaquorum.metadata.features import (
     METADATA_VERSION,
     FeatureDescription,
 )
-from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.requests.common import BROKERS, CONTROLLERS, DescribeQuorumResponse, ReplicaStatus
 from metaquorum.metadata.requests.partitions import ElectionResult
 from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
+from metaquorum.metadata.settings.topic_names import METADATA_TOPIC
 from metaquorum.wire import messages as wire
 from metaquorum.wire.messages import (
     ApiVersionsRequest,

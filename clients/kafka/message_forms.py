@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from metaquorum.metadata.internal_topics import METADATA_TOPIC
+from metaquorum.metadata.settings.topic_names import METADATA_TOPIC
 from metaquorum.wire import messages as wire
 from metaquorum.wire.generator import SourceWriter
 

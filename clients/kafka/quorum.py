@@ -15,8 +15,8 @@ from metaquorum.clients.kafka.observer import READER_ID, LiveLog, NothingHeard, 
 from metaquorum.clients.kafka.raft_messages import Misshapen, NotOfRaft, response_of
 from metaquorum.clients.search import Address
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.requests.common import CONTROLLERS
+from metaquorum.metadata.settings.topic_names import METADATA_TOPIC
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotResponse, RaftError
 from metaquorum.wire import messages as wire

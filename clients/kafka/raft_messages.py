@@ -24,7 +24,7 @@ from metaquorum.clients.kafka.message_forms import (
     compiled,
 )
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.internal_topics import METADATA_TOPIC
+from metaquorum.metadata.settings.topic_names import METADATA_TOPIC
 from metaquorum.raft import messages as raft
 from metaquorum.raft.messages import RaftError, RaftRequest, RaftResponse
 from metaquorum.raft.voters import Endpoint, PreferredCandidate, VersionRange, VoterNode

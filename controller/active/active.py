@@ -48,7 +48,7 @@ from metaquorum.controller.partitions.topics import (
 from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.settings import decide_settings
 from metaquorum.metadata.errors import ApiError, ErrorCode, RecordEncodeError
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.requests import common as requests
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,

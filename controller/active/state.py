@@ -38,7 +38,7 @@ from metaquorum.controller.partitions.topics import Mutations
 from metaquorum.controller.result import ControllerAnswer, Slice
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.image import BrokersImage, MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.requests.common import Done
 from metaquorum.storage.uuids import random_uuid

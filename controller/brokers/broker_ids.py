@@ -12,7 +12,7 @@ from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import ConfigRecord
 from metaquorum.metadata.requests.common import (
     AllocateBrokerIdRequest,

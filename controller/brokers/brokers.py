@@ -15,7 +15,7 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES, LEVEL_DIRECTORIES
 from metaquorum.metadata.image import BrokerRegistration, BrokersImage, MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records import types as records
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,

@@ -29,7 +29,7 @@ from metaquorum.metadata.columnar.encode import NewPartitionRows as PartitionsIn
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicInfo
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     ConfigRecord,
     PartitionRecord,

@@ -15,7 +15,7 @@ from metaquorum.controller.features import LEVEL_DELEGATION_TOKENS, LEVEL_SCRAM
 from metaquorum.controller.result import ControllerResult, repeated
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import Acl, DelegationToken, MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,
     DelegationTokenRecord,

@@ -27,7 +27,7 @@ from metaquorum.metadata.image import (
     MetadataImage,
     QuotaEntity,
 )
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import ClientQuotaRecord, ConfigRecord, ProducerIdsRecord, Record
 from metaquorum.metadata.records.types import QuotaEntity as EntityPart
 from metaquorum.metadata.requests import settings

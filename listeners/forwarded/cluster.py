@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from metaquorum.listeners.access.steps import on_cluster
 from metaquorum.listeners.forwarded.api import ZERO_ID, AskedBy, Call, Parts, answers
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.records.control import Voter, VoterEndpoint
 from metaquorum.metadata.requests import common as core
 from metaquorum.metadata.requests.settings import FeatureUpdate, LevelChange, SettingResult, SettingsResponse
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest as Update
 from metaquorum.metadata.settings.acls import Operation as Op
+from metaquorum.metadata.settings.topic_names import METADATA_TOPIC
 from metaquorum.wire.messages import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,

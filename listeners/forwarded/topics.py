@@ -18,11 +18,11 @@ from metaquorum.listeners.forwarded.api import (
     once,
 )
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.requests import common as core
 from metaquorum.metadata.requests.partitions import CreatePartitionsRequest as Grow
 from metaquorum.metadata.requests.partitions import TopicGrowth
 from metaquorum.metadata.settings.acls import Operation as Op
+from metaquorum.metadata.settings.topic_names import METADATA_TOPIC
 from metaquorum.wire.messages import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -1,4 +1,4 @@
-"""Valid names of topics: Kafka's rules on length, characters and collisions."""
+"""Names of topics: Kafka's rules on length, characters and collisions, and its internal topics."""
 
 from __future__ import annotations
 
@@ -51,3 +51,12 @@ def colliding_name(
         if other != name and exists(other):
             return other
     return None
+
+
+# Names of the topics that Kafka keeps its own state in.
+
+METADATA_TOPIC = "__cluster_metadata"
+"""The log of the quorum, as partition 0 of a topic; no broker has it as a topic."""
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})

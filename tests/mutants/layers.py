@@ -182,7 +182,7 @@ LAYERS: dict[str, Layer] = {
         Layer(
             name="broker",
             target=90,
-            files=("broker/**/*.py", "metadata/node_configs/*.py", "metadata/requests/rates.py"),
+            files=("broker/**/*.py", "metadata/node_configs.py", "metadata/requests/rates.py"),
             without=("broker/server",),
             tests=(
                 FIGURES,

@@ -14,7 +14,7 @@ from metaquorum.broker.replica.partition.values import Reader, ReadPlan, Replica
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, RECOVERED, RECOVERING, PartitionInfo
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import ACKS_ALL, FetchedPartition, FetchPartition
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.storage.batches.format import parse_header

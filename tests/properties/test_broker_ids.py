@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import FeatureLevelRecord
 from metaquorum.metadata.requests.common import (
     AllocateBrokerIdRequest,

@@ -20,7 +20,7 @@ from metaquorum.broker.events import (
 from metaquorum.broker.lifecycle import TRANSITIONS
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.records.types import BrokerEndpoint
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,

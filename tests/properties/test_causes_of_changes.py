@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from metaquorum.controller.active.outcome import RULES
 from metaquorum.metadata.image import ConfigResource
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import decode_batch

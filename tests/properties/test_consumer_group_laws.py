@@ -17,7 +17,7 @@ from metaquorum.broker.coordinator.groups.consumer.assignors import Subscriber, 
 from metaquorum.broker.coordinator.groups.consumer.group import LEFT, flat
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.unit.broker.group_world import G, Groups
 

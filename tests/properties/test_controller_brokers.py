@@ -9,7 +9,7 @@ from metaquorum.controller.active.brokers import TRANSITIONS
 from metaquorum.controller.server.main import state_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.replay import Replayer
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatResponse,

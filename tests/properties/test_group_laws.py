@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from metaquorum.broker.coordinator.groups.group import Phase
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from tests.unit.broker.group_world import G, Groups, subscription
 
 PARTITIONS = 6

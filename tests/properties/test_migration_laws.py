@@ -19,7 +19,7 @@ from metaquorum.broker.coordinator.groups.consumer.group import LEFT, flat, gath
 from metaquorum.broker.coordinator.groups.group import Phase
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import GroupConfig, MigrationPolicy
+from metaquorum.metadata.node_configs import GroupConfig, MigrationPolicy
 from metaquorum.wire.embedded import assigned_partitions, consumer_subscription, encode_assignment
 from tests.properties.test_consumer_group_laws import SESSION_MS, TOPICS, Consumer, image_of
 from tests.unit.broker.group_world import G, Groups, subscription

@@ -9,7 +9,7 @@ from typing import Any
 
 from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as records
 from metaquorum.metadata.records.types import BrokerFeature, TopicRecord

@@ -16,7 +16,7 @@ from metaquorum.broker.coordinator.groups.group import (
 )
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.state import CoordinatorState
-from metaquorum.metadata.node_configs.coordinators import GroupConfig, MigrationPolicy
+from metaquorum.metadata.node_configs import GroupConfig, MigrationPolicy
 from metaquorum.wire.embedded import encode_assignment
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,

@@ -8,7 +8,7 @@ from metaquorum.broker.channel import ChannelResponse, ControllerReported, NoAns
 from metaquorum.broker.events import LifecycleEffect
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.records.types import BrokerEndpoint
 from metaquorum.metadata.requests.common import BrokerHeartbeatResponse, RegisterBrokerResponse
 from tests.controllers import channel, reported, unanswered

@@ -16,7 +16,7 @@ from metaquorum.broker.coordinator.transaction import (
     TransactionState,
     TransactionStatus,
 )
-from metaquorum.metadata.node_configs.coordinators import TransactionConfig
+from metaquorum.metadata.node_configs import TransactionConfig
 from tests.scripts.coordinator_player import CoordinatorPlayer, parts_of
 from tests.scripts.player import show
 from tests.scripts.stored import START_MS

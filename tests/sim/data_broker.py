@@ -29,8 +29,7 @@ from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.store.store import DirectoryStore, ExpectedIdentity, StoreOptions
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.broker import BrokerConfig
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import BrokerConfig, ReplicaConfig
 from metaquorum.metadata.records.types import BrokerFeature
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 from metaquorum.metadata.requests.data import DataRequest, PartitionKey

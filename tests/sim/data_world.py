@@ -14,7 +14,7 @@ from typing import Any
 from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import NO_LEADER, FeatureLevelRecord
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.partition.replica_directory import parse_replica_name

@@ -12,8 +12,7 @@ from metaquorum.broker.events import PublishImage, SendToController
 from metaquorum.controller.active.outcome import RemoveBroker
 from metaquorum.controller.events import Answer, RequestArrived
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.broker import BrokerConfig
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import BrokerConfig, ControllerConfig
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

@@ -21,8 +21,7 @@ from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.broker import OBSERVER_REPLICA, BrokerConfig
-from metaquorum.metadata.node_configs.controller import VOTER_REPLICA, ControllerConfig
+from metaquorum.metadata.node_configs import OBSERVER_REPLICA, VOTER_REPLICA, BrokerConfig, ControllerConfig
 from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import RegisterBrokerRequest, RegisterBrokerResponse
 from metaquorum.raft import effects as raft

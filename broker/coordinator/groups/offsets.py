@@ -27,7 +27,7 @@ from metaquorum.broker.coordinator.groups.group import (
 from metaquorum.broker.coordinator.groups.rebalance import Rebalances
 from metaquorum.broker.coordinator.state import BatchOrigin
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.wire.messages import (
     OffsetCommitKey,
     OffsetCommitRequest,

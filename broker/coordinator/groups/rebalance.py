@@ -14,7 +14,7 @@ from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
 from metaquorum.broker.coordinator.state import Ask, coordinator_error
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire import messages
 

@@ -59,7 +59,7 @@ from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.wire import messages
 from metaquorum.wire.stored import StoredRecord
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.values import Changes, FollowerOutcome, FollowerStep
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition
 from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.batches.format import is_cut_off, walk_headers

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from metaquorum.broker.replica.partition.values import Brokers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import RECOVERED, RECOVERING, PartitionInfo
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.partitions import AlteredPartition, IsrMember, PartitionAlteration
 
 NEVER_MS = -(2**62)

@@ -37,7 +37,7 @@ from metaquorum.broker.replica.placement.reconcile import DamagedCopies
 from metaquorum.broker.replica.topic_settings import MAX_LONG
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataImage, PartitionInfo
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition, PartitionKey
 from metaquorum.metadata.settings.configs import CLUSTER_DEFAULT
 from metaquorum.metadata.settings.keys import whole_number

@@ -52,7 +52,7 @@ from metaquorum.metadata.image import (
     partition_changes,
 )
 from metaquorum.metadata.image.directories import NOT_FOUND
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Outbox, Warn
 from metaquorum.raft.events import Stop

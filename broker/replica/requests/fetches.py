@@ -30,7 +30,7 @@ from metaquorum.broker.replica.partition.values import Changes, Reader, ReadPlan
 from metaquorum.broker.replica.requests.partitioned import Find, Touched
 from metaquorum.broker.replica.requests.tail import Tail
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchPartition,

@@ -31,7 +31,7 @@ from metaquorum.broker.replica.requests.partitioned import (
 from metaquorum.broker.replica.requests.tail import Tail
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     CONSUMER,
     NOT_LED,

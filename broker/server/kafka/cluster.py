@@ -21,10 +21,9 @@ from metaquorum.metadata.image import (
     TopicInfo,
     TopicsImage,
 )
-from metaquorum.metadata.internal_topics import INTERNAL_TOPICS
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.requests.common import BROKERS, CONTROLLERS
-from metaquorum.metadata.settings.topic_names import name_problem
+from metaquorum.metadata.settings.topic_names import INTERNAL_TOPICS, name_problem
 from metaquorum.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,

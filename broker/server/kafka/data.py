@@ -36,8 +36,8 @@ from metaquorum.listeners.services import Client, EndConnection, Later
 from metaquorum.listeners.slices import produced_in_slices
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, TopicInfo
-from metaquorum.metadata.internal_topics import INTERNAL_TOPICS
 from metaquorum.metadata.requests import data as core
+from metaquorum.metadata.settings.topic_names import INTERNAL_TOPICS
 from metaquorum.network.deferred import Deferred, Driven
 from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.batches.format import Compression

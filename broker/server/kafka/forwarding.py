@@ -17,8 +17,8 @@ from metaquorum.listeners.forwarded.too_many import TOO_MANY, names_too_many, re
 from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.internal_topics import INTERNAL_TOPICS
 from metaquorum.metadata.requests.common import ControllerRequest
+from metaquorum.metadata.settings.topic_names import INTERNAL_TOPICS
 from metaquorum.wire import codec
 from metaquorum.wire.codec import Request, RequestHeader
 from metaquorum.wire.messages import CreateTopicsRequest, CreateTopicsResponse

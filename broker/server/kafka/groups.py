@@ -24,7 +24,7 @@ from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import InternalTopic
+from metaquorum.metadata.node_configs import InternalTopic
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.network.deferred import together
 from metaquorum.wire import messages

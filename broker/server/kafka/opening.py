@@ -30,9 +30,9 @@ from metaquorum.listeners.long_work import LongWork
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.internal_topics import INTERNAL_TOPICS
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import ProducePartition, RefusedRecord
+from metaquorum.metadata.settings.topic_names import INTERNAL_TOPICS
 from metaquorum.storage.batches.batch import RawRecord, RecordBatch
 from metaquorum.storage.batches.format import HEADER_BYTES, BatchHeader
 from metaquorum.wire.errors import DecodeError

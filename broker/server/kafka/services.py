@@ -53,7 +53,7 @@ from metaquorum.listeners.services import (
 )
 from metaquorum.listeners.slices import sliced
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
+from metaquorum.metadata.node_configs import CoordinatorConfig
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import MetadataRequest
 

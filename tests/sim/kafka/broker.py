@@ -17,7 +17,7 @@ from metaquorum.broker.coordinator.coordinators import Coordinators, coordinator
 from metaquorum.broker.replica.events import DataRespond, SendTxnMarkers
 from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.store.store import DirectoryStore
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from tests.sim.data_broker import DataBroker
 from tests.sim.data_disks import DataDirectory
 from tests.sim.data_workers import DirectoryWorker

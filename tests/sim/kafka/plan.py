@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from metaquorum.metadata.node_configs.coordinators import (
+from metaquorum.metadata.node_configs import (
     CoordinatorConfig,
     GroupConfig,
     InternalTopic,

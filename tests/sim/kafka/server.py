@@ -37,7 +37,7 @@ from metaquorum.broker.server.kafka.transactions.verification import (
 from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
+from metaquorum.metadata.node_configs import CoordinatorConfig
 from metaquorum.network.deferred import Driven
 from metaquorum.wire import messages
 from metaquorum.wire.codec import Request, RequestHeader

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from metaquorum.metadata.features import KRAFT_VERSION
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.records.types import BrokerFeature
 from metaquorum.node.formatted import first_checkpoint

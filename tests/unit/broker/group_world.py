@@ -12,7 +12,7 @@ from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now
 from metaquorum.metadata.authorizer import ANONYMOUS, Authorizer
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.wire.messages import (
     HeartbeatRequest,

@@ -34,7 +34,7 @@ from metaquorum.metadata.image import (
     NodeEndpoint,
     PartitionInfo,
 )
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import DataRequest, PartitionKey
 from metaquorum.metadata.requests.partitions import (
     AlteredPartition,

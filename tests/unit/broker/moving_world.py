@@ -24,7 +24,7 @@ from metaquorum.broker.replica.store.parts import ExpectedIdentity
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     AlterReplicaLogDirsRequest,
     DeleteRecordsPartition,

@@ -25,7 +25,7 @@ from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerOutcome, Reader, ReadPlan
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.image import PartitionInfo
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     CONSUMER,

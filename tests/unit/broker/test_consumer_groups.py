@@ -11,7 +11,7 @@ from metaquorum.broker.coordinator.groups.group import DeleteGroup, DescribeCons
 from metaquorum.broker.coordinator.shard import RETRY_MS
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import GROUP_RESOURCE, ConfigResource, MetadataImage
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.properties.test_consumer_group_laws import TOPICS, image_of
 from tests.unit.broker.group_world import G, Groups

@@ -27,7 +27,7 @@ from metaquorum.broker.server.kafka.groups import (
 )
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest, CoordinatorResponse
 from metaquorum.storage.batches.batch import RecordBatch, parse_control_key, parse_header
 from metaquorum.wire import codec

@@ -9,7 +9,7 @@ import pytest
 from metaquorum.broker.coordinator.groups.group import DescribeConsumerGroup, Phase
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import GroupConfig, MigrationPolicy
+from metaquorum.metadata.node_configs import GroupConfig, MigrationPolicy
 from metaquorum.wire.embedded import assigned_partitions, encode_assignment
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,

@@ -9,7 +9,7 @@ from metaquorum.broker.coordinator.shard import RETRY_MS
 from metaquorum.broker.coordinator.state import BatchOrigin
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.wire.messages import OffsetCommitKey, OffsetCommitValue, OffsetDeleteRequest
 from metaquorum.wire.stored import StoredRecord
 from tests.unit.broker.group_world import G, Groups, subscription

@@ -18,7 +18,7 @@ from metaquorum.broker.coordinator.groups.group import DescribeConsumerGroup
 from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage, Provenance
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.properties.test_consumer_group_laws import image_of

@@ -16,7 +16,7 @@ import pytest
 
 from metaquorum.broker.coordinator.state import Ask
 from metaquorum.listeners.services import Client
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest, CoordinatorResponse
 from metaquorum.wire import codec
 from tests.unit.broker.group_world import Groups

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.group import DeleteGroup, DescribeGroup, ListGroups, Phase
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,
     GroupMetadataKey,

@@ -8,7 +8,7 @@ from metaquorum.broker.events import SendToController
 from metaquorum.broker.server.identity import IdentityConflict, IdentityFile, known_identity
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.records.types import BrokerEndpoint
 from metaquorum.metadata.requests.common import RegisterBrokerRequest
 from metaquorum.raft.events import Stop

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from metaquorum.broker.replica.partition.isr import IsrState
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import RECOVERING, PartitionInfo
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.partitions import AlteredPartition, IsrMember, PartitionAlteration
 from tests.unit.broker.replica_world import KnownBrokers
 

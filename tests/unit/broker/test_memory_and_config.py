@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from metaquorum.broker.replica.requests.tail import BATCH_MAX_BYTES, Tail
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.records.types import BrokerEndpoint
 from metaquorum.metadata.requests.data import PartitionKey
 

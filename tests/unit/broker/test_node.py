@@ -19,7 +19,7 @@ from metaquorum.broker.events import (
 )
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, images_equal
-from metaquorum.metadata.node_configs.broker import OBSERVER_REPLICA, BrokerConfig
+from metaquorum.metadata.node_configs import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,

@@ -28,7 +28,7 @@ from metaquorum.broker.replica.events import (
 )
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.metadata.errors import ErrorCode, InvariantViolation
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord, TopicRecord
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 from metaquorum.metadata.requests.data import FetchPartition, FetchRequest, ProducePartition, ProduceRequest

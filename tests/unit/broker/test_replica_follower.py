@@ -11,7 +11,7 @@ from metaquorum.broker.replica.partition.follower import cut_offset
 from metaquorum.broker.replica.partition.values import Changes, FollowerStep, ReplicaRole
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import ACKS_LEADER, FetchedPartition, FetchPartition
 from metaquorum.raft.effects import Warn
 from metaquorum.storage.batches.batch import Batches

@@ -8,7 +8,7 @@ from metaquorum.broker.replica.partition.values import Changes, ReadPlan
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import RECOVERED, RECOVERING
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import ACKS_LEADER, FetchedPartition
 from metaquorum.metadata.requests.partitions import AlteredPartition, IsrMember, PartitionAlteration
 from metaquorum.raft.effects import Warn

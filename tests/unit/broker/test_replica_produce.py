@@ -9,7 +9,7 @@ from metaquorum.broker.replica.partition.leader import UNWRITTEN_LIMIT_BYTES
 from metaquorum.broker.replica.partition.values import Changes, ReplicaRole
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.data import ACKS_LEADER, ACKS_NONE
 from metaquorum.raft.effects import Warn
 from metaquorum.storage.batches.batch import Batches

@@ -16,7 +16,7 @@ from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, FetchSession, S
 from metaquorum.broker.replica.fetchers import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, MetadataImage
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.data import CONSUMER, FetchPartition, FetchRequest, PartitionKey

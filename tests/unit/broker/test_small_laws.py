@@ -9,7 +9,7 @@ from metaquorum.broker.replica.placement.directories import Directory
 from metaquorum.broker.replica.requests.handler import KnownBrokers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BrokerRegistration, ImageBuilder, MetadataImage, NodeEndpoint
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from tests.unit.broker.test_session import DIRECTORY, beat, error, running
 

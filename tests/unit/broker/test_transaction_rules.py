@@ -30,7 +30,7 @@ from metaquorum.broker.coordinator.transaction import (
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import TransactionConfig
+from metaquorum.metadata.node_configs import TransactionConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.stored import StoredRecord

@@ -29,7 +29,7 @@ from metaquorum.broker.coordinator.transaction import (
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import TransactionConfig
+from metaquorum.metadata.node_configs import TransactionConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.wire.stored import StoredRecord, decode_stored, encode_stored

@@ -23,7 +23,7 @@ from metaquorum.broker.replica.partition import leader
 from metaquorum.broker.replica.topic_settings import SettingsOfTopics
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests import data as messages
 from metaquorum.metadata.requests.data import InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest
 from tests.controllers import reported

@@ -38,7 +38,7 @@ from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, write_version
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (
     BrokerEndpoint,

@@ -17,7 +17,7 @@ from metaquorum.broker.events import (
 from metaquorum.broker.node import BrokerNode
 from metaquorum.combined.node import LEADERLESS_MS, BrokerStopped, CombinedNode
 from metaquorum.controller.events import Answer, RequestArrived, Stop
-from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs import BrokerConfig
 from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.status import BrokerState
 from metaquorum.raft import effects as raft

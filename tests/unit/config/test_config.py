@@ -12,7 +12,7 @@ from metaquorum.config.keys import KEYS
 from metaquorum.config.load import load_config
 from metaquorum.errors import ConfigError
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import ControllerEndpoint
 from metaquorum.metadata.settings.broker_keys import TOPIC_DEFAULTS
 from metaquorum.metadata.settings.kafka_keys import KAFKA_KEYS, is_kafkas

@@ -13,7 +13,7 @@ from metaquorum.config.keys import GROUPS, KEYS
 from metaquorum.config.load import load_config
 from metaquorum.config.node import NodeConfig
 from metaquorum.errors import ConfigError
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, SHARED_KEYS, check_broker_value
 from metaquorum.metadata.settings.keys import (
     ConfigValueError,
@@ -135,6 +135,6 @@ def test_a_secret_is_in_no_refusal() -> None:
 
 def test_a_row_without_its_field_says_which_class_needs_it() -> None:
     with pytest.raises(
-        TypeError, match=r"no\.such\.key: .*\.controller\.ControllerConfig needs a field no_such_key"
+        TypeError, match=r"no\.such\.key: .*\.node_configs\.ControllerConfig needs a field no_such_key"
     ):
         rows_of(ControllerConfig)("no.such.key", "what it does")

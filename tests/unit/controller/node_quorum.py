@@ -36,7 +36,7 @@ from metaquorum.controller.invariants import check_node
 from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import (

@@ -6,7 +6,7 @@ from metaquorum.controller.active.steps import PENDING_APPENDS_MAX
 from metaquorum.controller.events import LogSynced, RequestArrived
 from metaquorum.controller.node import GATHERED_MAX_BYTES
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.requests.common import (
     ControllerRequest,
     CreateTopicsRequest,

@@ -18,7 +18,7 @@ from metaquorum.controller.active.outcome import (
 from metaquorum.controller.features import LEVEL_NO_OP
 from metaquorum.metadata.image import METADATA_VERSION
 from metaquorum.metadata.inspect.causes.table import WRITTEN
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import BrokerRecord, FeatureLevelRecord, NoOpRecord

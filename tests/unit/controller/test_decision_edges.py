@@ -22,7 +22,7 @@ from metaquorum.controller.settings.access import decide_create_acls
 from metaquorum.controller.settings.settings import decide_alter_configs, decide_alter_quotas
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, BrokersImage, ConfigResource, MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
 from metaquorum.metadata.requests.common import DeleteTopicsRequest
 from metaquorum.metadata.requests.partitions import (

@@ -26,7 +26,7 @@ from metaquorum.metadata.image import (
     MetadataImage,
     PartitionInfo,
 )
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerFeature,
     BrokerRegistrationChangeRecord,

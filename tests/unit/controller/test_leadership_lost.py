@@ -15,7 +15,7 @@ from metaquorum.controller.node import TurnQueue
 from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ConfigResource, MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import ControllerEndpoint, FeatureLevelRecord
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,

@@ -14,7 +14,7 @@ from metaquorum.controller.brokers.brokers import decide_register_controller
 from metaquorum.controller.settings.feature_levels import decide_update_features
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import ZkMigrationStateRecord
 from metaquorum.metadata.requests.common import AllocateBrokerIdRequest, AllocateBrokerIdResponse, Done
 from metaquorum.metadata.requests.settings import (

@@ -10,7 +10,7 @@ from metaquorum.controller.active.state import CLAIM_MS
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import BrokerRecord, ConfigRecord, FeatureLevelRecord
 from metaquorum.metadata.requests.common import (
     AllocateBrokerIdRequest,

@@ -9,7 +9,7 @@ from metaquorum.controller.active.steps import PENDING_APPENDS_MAX
 from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MIGRATING, BrokerRegistration
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,

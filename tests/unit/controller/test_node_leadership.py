@@ -12,7 +12,7 @@ from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
 from metaquorum.metadata.image import BrokersImage, MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,

@@ -11,8 +11,7 @@ from metaquorum.controller.events import ReadLog, SnapshotLoaded, SnapshotReject
 from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
 from metaquorum.metadata.image import MetadataImage, Provenance
-from metaquorum.metadata.node_configs.controller import VOTER_REPLICA, ControllerConfig
-from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
+from metaquorum.metadata.node_configs import VOTER_REPLICA, ControllerConfig, MetadataReplicaConfig
 from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     EndTransactionRecord,

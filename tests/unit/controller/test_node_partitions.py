@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from metaquorum.controller.brokers.brokers import own_registration
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ConfigResource
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import BrokerFeature, ConfigRecord, FeatureLevelRecord
 from metaquorum.metadata.requests import settings
 from metaquorum.metadata.requests.common import DeleteTopicsRequest, RegisterBrokerResponse

@@ -10,7 +10,7 @@ from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.controller.partitions.topics import Allowance, decide_create_topics
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replay import ReplayState, replay
 from metaquorum.metadata.requests.common import CreateTopicsRequest, NewTopic

@@ -13,7 +13,7 @@ from metaquorum.controller.active.steps import abort_record
 from metaquorum.controller.brokers.brokers import own_registration
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records import types as records
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.common import DeleteTopicsRequest, UnregisterBrokerRequest

@@ -17,7 +17,7 @@ from metaquorum.controller.settings.settings import decide_settings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,
     BrokerFeature,

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from metaquorum.controller.settings.access import expired_tokens
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import DelegationTokenRecord, RemoveDelegationTokenRecord
 from metaquorum.metadata.requests.settings import (
     CreateTokenRequest,

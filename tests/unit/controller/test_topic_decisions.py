@@ -12,7 +12,7 @@ from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topics import Allowance, decide_create_topics, decide_delete_topics
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MIGRATING, UNASSIGNED, ConfigResource, MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     ConfigRecord,

@@ -33,7 +33,7 @@ from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import ReadBatch
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.replay import Replays, ReplayState, replay
 from metaquorum.metadata.requests.common import (
     DescribeQuorumRequest,

@@ -24,7 +24,7 @@ from metaquorum.controller.server.kafka import controller_services
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.replay import Replays, ReplayState
 from metaquorum.rpc.transport import RaftService
 from metaquorum.wire import codec

@@ -22,12 +22,12 @@ from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.requests.common import (
     ReadImageResponse,
     TopicResult,
     TopicsResponse,
 )
+from metaquorum.metadata.settings.topic_names import METADATA_TOPIC
 from metaquorum.wire import codec
 from metaquorum.wire.messages import DeleteTopicsRequest
 from metaquorum.wire.schema import Field

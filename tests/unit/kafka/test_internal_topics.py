@@ -11,7 +11,7 @@ import pytest
 from metaquorum.broker.server.kafka.groups import GROUP, CoordinatorHandlers, InternalTopics
 from metaquorum.clients.quorum.admin import AdminClient, ForwardedAnswer
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.coordinators import InternalTopic
+from metaquorum.metadata.node_configs import InternalTopic
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     CreateTopicsRequest,

@@ -17,7 +17,7 @@ from metaquorum.broker.server.kafka.opening import LIGHT_VALUES, BatchOpener
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import ConfigResource, ImageBuilder, MetadataImage
-from metaquorum.metadata.node_configs.replicas import ReplicaConfig
+from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests import data as core
 from metaquorum.storage.batches.batch import Batches, encode_batch, plain_header, seal_batch
 from metaquorum.storage.batches.codecs import pack

@@ -17,7 +17,7 @@ from metaquorum.controller.server.kafka_quorum import KafkaProbe, LeaderClient
 from metaquorum.controller.voters import not_yet
 from metaquorum.listeners.services import Features
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.internal_topics import METADATA_TOPIC
+from metaquorum.metadata.settings.topic_names import METADATA_TOPIC
 from metaquorum.network.backoff import BackoffPolicy
 from metaquorum.raft.config import Identity
 from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode, VoterSet

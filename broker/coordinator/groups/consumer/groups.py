@@ -30,7 +30,7 @@ from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.metadata.settings.configs import group_setting
 from metaquorum.metadata.settings.resource_keys import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from metaquorum.wire.messages import (

@@ -32,7 +32,7 @@ from metaquorum.broker.coordinator.groups.rebalance import (
 from metaquorum.broker.coordinator.state import Ask
 from metaquorum.metadata.authorizer import Caller
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire import messages
 from metaquorum.wire.embedded import consumer_subscription

@@ -11,7 +11,7 @@ from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup, R
 from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.extras import install_command, is_installed
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.node_configs import GroupConfig
 from metaquorum.metadata.settings.acls import Operation, ResourceType
 
 REFRESH_MIN_MS = 10_000

@@ -209,7 +209,7 @@ class ConsumerGroups:
 
 
 # Descriptions, for operators, of groups of the new protocol.
-# Those of classic groups are in `groups.group`.
+# Those of classic groups are in `groups.rebalance`.
 
 _CLASSIC, _NEW_PROTOCOL = 0, 1
 """The type of a member in version 1 of ConsumerGroupDescribe."""

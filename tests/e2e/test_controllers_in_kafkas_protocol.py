@@ -62,7 +62,7 @@ def administration_works(cluster: KafkaControllers, leader: Node, follower: Node
     listeners, and the active one does what brokers forward."""
 
     async def ask(node: Node) -> None:
-        async with KafkaClient(cluster.at(node), timeout_ms=20_000) as client:
+        async with KafkaClient(cluster.at(node), timeout_ms=20_000, asks_brokers=False) as client:
             described = await client.ask(DescribeClusterRequest(endpoint_type=2), lowest=1)
             ports = {each.broker_id: each.port for each in described.brokers}
             assert ports == {each.node_id: each.kafka_port for each in cluster.controllers}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.broker.channel import SendToController
+from metaquorum.broker.replica import manager
 from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     ChangeLogSettings,
     CheckpointHighWatermarks,
+    CompactPartition,
     EnforceRetention,
     FindOffset,
     OffsetFound,
@@ -28,7 +30,8 @@ from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRes
 from metaquorum.metadata.requests import data as data_requests
 from metaquorum.metadata.requests.partitions import AlterPartitionRequest
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from metaquorum.storage.batches.batch import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch
+from metaquorum.storage.batches.format import TRANSACTIONAL
 from tests.controllers import reported
 from tests.unit.broker.manager_world import (
     A,
@@ -41,7 +44,7 @@ from tests.unit.broker.manager_world import (
     of_kind,
     only,
 )
-from tests.unit.broker.replica_world import batch
+from tests.unit.broker.replica_world import WALL_MS, batch
 
 
 def leading(*names: str, replicas: tuple[int, ...] = (1,), **config: object) -> tuple[Cluster, Host]:
@@ -315,6 +318,9 @@ def test_s2_20_a_fenced_broker_serves_followers_and_goes_on_fetching() -> None:
     host.serving = False
     response = answer_to(host.ask(fetch(at(key_of("x"), 0, epoch=0), follower=2, wait_ms=0)))
     assert [each.error for each in response.partitions] == [ErrorCode.NONE]
+    part = data_requests.ListOffsetsPartition(key=key_of("x"), timestamp_ms=-1)
+    listed = answer_to(host.ask(data_requests.ListOffsetsRequest(partitions=(part,), replica_id=2)))
+    assert [each.error for each in listed.results] == [ErrorCode.NONE]
     followed = cluster.topic("y", replicas=(1, 2), leader=2, place=B)
     host.publish()
     host.work()
@@ -607,8 +613,12 @@ def test_a_follower_takes_the_slot_of_a_client() -> None:
     _, host = leading("x", replicas=(1, 2), max_incremental_fetch_session_cache_slots=1)
     client = answer_to(host.ask(fetch(at(key_of("x"), 0), session=(0, 0), wait_ms=0), "a"), "a").session_id
     assert client > 0
-    assert begin(host, key_of("x")) > 0
-    gone = answer_to(host.ask(fetch(session=(client, 1)), "d"), "d")
+    host.ask(fetch(session=(client, 1)), "waits")
+    start = fetch(at(key_of("x"), 0, epoch=0), session=(0, 0), follower=2, wait_ms=0)
+    effects = host.ask(start, "f")
+    assert answer_to(effects, "f").session_id > 0
+    assert answer_to(effects, "waits").code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    gone = answer_to(host.ask(fetch(session=(client, 2)), "d"), "d")
     assert gone.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert host.manager.status().fetch_sessions == 1
 
@@ -731,6 +741,41 @@ def test_retention_comes_round_to_every_log_below_its_high_watermark() -> None:
         (key_of("x"), 0),
         (key_of("y"), 0),
     ]
+
+
+def test_a_round_over_many_replicas_is_done_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "SLICE_MAX", 1)
+    _, host = leading("x", "y", log_retention_check_interval_ms=10_000)
+    for after_ms, name in ((10_000, "x"), (manager.SLICE_PAUSE_MS, "y")):
+        assert only(host.tick(after_ms), EnforceRetention).key == key_of(name)
+
+
+def test_an_open_transaction_is_not_compacted_and_old_producers_are_forgotten() -> None:
+    cluster, host = leading("x", log_cleaner_backoff_ms=10_000)
+    cluster.configure(ConfigResource(TOPIC_RESOURCE, "x"), "cleanup.policy", "compact")
+    host.publish()
+    for sequence, data in enumerate((sent(6, b"k"), sent(7, b"k", TRANSACTIONAL))):
+        part = data_requests.ProducePartition(key=key_of("x"), batch=Batches.arrived(data))
+        host.ask(data_requests.ProduceRequest(acks=1, timeout_ms=1, partitions=(part,), by_coordinator=True))
+        host.work()
+        assert host.manager.partitions[key_of("x")].high_watermark == sequence + 1
+    assert only(host.tick(10_000), CompactPartition).below_offset == 1
+    host.manager.tick(now_ms=10**9, wall_ms=WALL_MS + host.config.producer_id_expiration_ms + 1)
+    assert [one.producer_id for one in host.manager.partitions[key_of("x")].producers.all()] == [7]
+
+
+def sent(producer: int, key: bytes, attributes: int = 0) -> bytes:
+    return encode_batch(
+        base_offset=0,
+        leader_epoch=-1,
+        timestamp_ms=WALL_MS,
+        keys=[key],
+        values=[b"v"],
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        attributes=attributes,
+    )
 
 
 def test_s4_15_s4_16_after_a_restart_it_leads_or_follows_what_the_log_says() -> None:

@@ -5,6 +5,7 @@ And what a message leaves out means nothing.
 
 from __future__ import annotations
 
+from typing import cast
 from unittest import mock
 
 import msgspec
@@ -12,24 +13,28 @@ import pytest
 
 from metaquorum.broker.channel import SendToController
 from metaquorum.broker.replica import disk_work
-from metaquorum.broker.replica.disk_work import FindOffset
+from metaquorum.broker.replica.disk_work import FindOffset, ReadPartition
 from metaquorum.broker.replica.events import (
+    DataEffect,
     DataRequestCancelled,
     DataRespond,
     SendFetch,
 )
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, FetchSession
 from metaquorum.broker.replica.partition import leader
+from metaquorum.broker.replica.requests.own_logs import OwnLogs
+from metaquorum.broker.replica.requests.partitioned import Produces
 from metaquorum.broker.replica.topic_settings import SettingsOfTopics
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests import data as messages
 from metaquorum.metadata.requests.data import InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest
+from metaquorum.raft.effects import Outbox
 from tests.controllers import reported
 from tests.unit.broker.manager_world import A, B, Cluster, Host, answer_to, key_of, of_kind, only
 from tests.unit.broker.manager_world import found as directory
-from tests.unit.broker.replica_world import Replica, batch, info
+from tests.unit.broker.replica_world import KEY, Replica, batch, info
 from tests.unit.broker.test_fetch_loops import following, respond
 from tests.unit.broker.test_manager_requests import at, fetch, leading
 
@@ -235,6 +240,20 @@ def test_look_ups_in_a_directory_that_fails_are_answered_and_no_others(
         wanted = ListOffsetsPartition(key=key_of(name), timestamp_ms=123)
         only(host.ask(ListOffsetsRequest(partitions=(wanted,)), key), FindOffset)
     assert [each.key for each in of_kind(host.fail(failing), DataRespond)] == answered
+
+
+def test_a_coordinators_read_in_a_directory_that_fails_is_made_where_the_replica_has_moved() -> None:
+    replica, out = Replica(), Outbox[DataEffect]()
+    replica.lead(info(isr=(1,), replicas=(1,)))
+    logs = OwnLogs(lambda key: replica.partition, cast(Produces, None), iter(range(9)).__next__, out)
+    logs.read(KEY, 0, 1, 100, lambda data, problem: None)
+    (first,) = of_kind(out.take(), ReadPartition)
+    replica.partition.move(B, 2, now_ms=0)
+    logs.directory_failed(B)
+    assert out.take() == []
+    logs.directory_failed(first.directory_id)
+    (again,) = of_kind(out.take(), ReadPartition)
+    assert (again.directory_id, again.from_offset) == (B, 0)
 
 
 def test_a_producer_that_was_cancelled_leaves_no_deadline() -> None:

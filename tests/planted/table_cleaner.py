@@ -117,6 +117,6 @@ CLEANER_BUGS = (
         file="broker/replica/manager.py",
         old="            below_offset=partition.last_stable_offset,\n",
         new="            below_offset=partition.high_watermark,\n",
-        caught_by=("tests/unit/broker/test_manager_requests.py",),
+        caught_by=("tests/unit/broker/test_what_is_forgotten.py",),
     ),
 )

@@ -10,7 +10,6 @@ from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     ChangeLogSettings,
     CheckpointHighWatermarks,
-    CompactPartition,
     EnforceRetention,
     FindOffset,
     OffsetFound,
@@ -30,8 +29,7 @@ from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRes
 from metaquorum.metadata.requests import data as data_requests
 from metaquorum.metadata.requests.partitions import AlterPartitionRequest
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from metaquorum.storage.batches.batch import Batches, encode_batch
-from metaquorum.storage.batches.format import TRANSACTIONAL
+from metaquorum.storage.batches.batch import Batches
 from tests.controllers import reported
 from tests.unit.broker.manager_world import (
     A,
@@ -44,7 +42,7 @@ from tests.unit.broker.manager_world import (
     of_kind,
     only,
 )
-from tests.unit.broker.replica_world import WALL_MS, batch
+from tests.unit.broker.replica_world import batch
 
 
 def leading(*names: str, replicas: tuple[int, ...] = (1,), **config: object) -> tuple[Cluster, Host]:
@@ -748,34 +746,6 @@ def test_a_round_over_many_replicas_is_done_in_slices(monkeypatch: pytest.Monkey
     _, host = leading("x", "y", log_retention_check_interval_ms=10_000)
     for after_ms, name in ((10_000, "x"), (manager.SLICE_PAUSE_MS, "y")):
         assert only(host.tick(after_ms), EnforceRetention).key == key_of(name)
-
-
-def test_an_open_transaction_is_not_compacted_and_old_producers_are_forgotten() -> None:
-    cluster, host = leading("x", log_cleaner_backoff_ms=10_000)
-    cluster.configure(ConfigResource(TOPIC_RESOURCE, "x"), "cleanup.policy", "compact")
-    host.publish()
-    for sequence, data in enumerate((sent(6, b"k"), sent(7, b"k", TRANSACTIONAL))):
-        part = data_requests.ProducePartition(key=key_of("x"), batch=Batches.arrived(data))
-        host.ask(data_requests.ProduceRequest(acks=1, timeout_ms=1, partitions=(part,), by_coordinator=True))
-        host.work()
-        assert host.manager.partitions[key_of("x")].high_watermark == sequence + 1
-    assert only(host.tick(10_000), CompactPartition).below_offset == 1
-    host.manager.tick(now_ms=10**9, wall_ms=WALL_MS + host.config.producer_id_expiration_ms + 1)
-    assert [one.producer_id for one in host.manager.partitions[key_of("x")].producers.all()] == [7]
-
-
-def sent(producer: int, key: bytes, attributes: int = 0) -> bytes:
-    return encode_batch(
-        base_offset=0,
-        leader_epoch=-1,
-        timestamp_ms=WALL_MS,
-        keys=[key],
-        values=[b"v"],
-        producer_id=producer,
-        producer_epoch=0,
-        base_sequence=0,
-        attributes=attributes,
-    )
 
 
 def test_s4_15_s4_16_after_a_restart_it_leads_or_follows_what_the_log_says() -> None:

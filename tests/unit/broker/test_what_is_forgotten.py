@@ -13,7 +13,7 @@ import pytest
 
 from metaquorum.broker.channel import SendToController
 from metaquorum.broker.replica import disk_work
-from metaquorum.broker.replica.disk_work import FindOffset, ReadPartition
+from metaquorum.broker.replica.disk_work import CompactPartition, FindOffset, ReadPartition
 from metaquorum.broker.replica.events import (
     DataEffect,
     DataRequestCancelled,
@@ -31,10 +31,12 @@ from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests import data as messages
 from metaquorum.metadata.requests.data import InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest
 from metaquorum.raft.effects import Outbox
+from metaquorum.storage.batches.batch import Batches, encode_batch
+from metaquorum.storage.batches.format import TRANSACTIONAL
 from tests.controllers import reported
 from tests.unit.broker.manager_world import A, B, Cluster, Host, answer_to, key_of, of_kind, only
 from tests.unit.broker.manager_world import found as directory
-from tests.unit.broker.replica_world import KEY, Replica, batch, info
+from tests.unit.broker.replica_world import KEY, WALL_MS, Replica, batch, info
 from tests.unit.broker.test_fetch_loops import following, respond
 from tests.unit.broker.test_manager_requests import at, fetch, leading
 
@@ -281,3 +283,31 @@ def test_after_its_end_a_broker_says_nothing_whatever_the_time() -> None:
     host.start()
     host.manager.stop(now_ms=host.now_ms, wall_ms=0)
     assert [host.tick(after) for after in (1, 1_000, 60_000, 600_000)] == [[]] * 4
+
+
+def test_an_open_transaction_is_not_compacted_and_old_producers_are_forgotten() -> None:
+    cluster, host = leading("x", log_cleaner_backoff_ms=10_000)
+    cluster.configure(ConfigResource(TOPIC_RESOURCE, "x"), "cleanup.policy", "compact")
+    host.publish()
+    for sequence, data in enumerate((sent(6, b"k"), sent(7, b"k", TRANSACTIONAL))):
+        part = messages.ProducePartition(key=key_of("x"), batch=Batches.arrived(data))
+        host.ask(messages.ProduceRequest(acks=1, timeout_ms=1, partitions=(part,), by_coordinator=True))
+        host.work()
+        assert host.manager.partitions[key_of("x")].high_watermark == sequence + 1
+    assert only(host.tick(10_000), CompactPartition).below_offset == 1
+    host.manager.tick(now_ms=10**9, wall_ms=WALL_MS + host.config.producer_id_expiration_ms + 1)
+    assert [one.producer_id for one in host.manager.partitions[key_of("x")].producers.all()] == [7]
+
+
+def sent(producer: int, key: bytes, attributes: int = 0) -> bytes:
+    return encode_batch(
+        base_offset=0,
+        leader_epoch=-1,
+        timestamp_ms=WALL_MS,
+        keys=[key],
+        values=[b"v"],
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        attributes=attributes,
+    )

@@ -9,7 +9,7 @@ from metaquorum.controller.partitions import elections
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
-from metaquorum.controller.partitions.partition_change import Election, Target, build_change
+from metaquorum.controller.partitions.partition_change import Election, MayLead, Target, build_change
 from metaquorum.controller.partitions.partitions import preferred_slice, removal_slice
 from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -256,9 +256,15 @@ def members(*ids: int, epoch: int | None = None) -> tuple[IsrMember, ...]:
     return tuple(IsrMember(broker_id=each, broker_epoch=epoch) for each in ids)
 
 
-def alter(image: MetadataImage, *wanted: PartitionAlteration, sender: int = 1, epoch: int = 10):
+def alter(
+    image: MetadataImage,
+    *wanted: PartitionAlteration,
+    sender: int = 1,
+    epoch: int = 10,
+    may_lead: MayLead | None = None,
+):
     request = AlterPartitionRequest(broker_id=sender, broker_epoch=epoch, partitions=wanted)
-    return decide_alter_partition(image, request, rules_of(image, image.brokers.is_active))
+    return decide_alter_partition(image, request, rules_of(image, may_lead or image.brokers.is_active))
 
 
 def test_an_isr_shrinks_and_grows_and_an_equal_one_writes_nothing() -> None:
@@ -354,6 +360,16 @@ def test_a_replica_in_a_dead_directory_does_not_join() -> None:
     assert "directory" in (result.response.results[0].message or "")
 
 
+def test_a_broker_that_is_being_fenced_does_not_join() -> None:
+    """Its record comes with the last of the batches that move its partitions."""
+    image = cluster(replace_record(partition(0, (1, 2), (1,), 1), directories=()))
+    result = alter(image, replace(GOOD, isr=members(1, 2)), may_lead=lambda broker_id: broker_id != 2)
+    assert isinstance(result.response, AlterPartitionResponse)
+    (refused,) = result.response.results
+    assert (refused.error, result.records) == (ErrorCode.INELIGIBLE_REPLICA, ())
+    assert refused.message == "broker 2 of the new ISR is fenced: leave it out"
+
+
 def test_a_leader_that_ends_its_own_reassignment_is_told_of_its_successor() -> None:
     moving = replace_record(
         placed(partition(0, (3, 1), (1,), 1)), adding_replicas=(3,), removing_replicas=(1,)
@@ -380,13 +396,20 @@ def replace_broker(record: BrokerRecord, **fields: object) -> BrokerRecord:
     return msgspec.structs.replace(record, **fields)
 
 
-def assign(image: MetadataImage, *wanted: tuple[bytes, int], epoch: int = 10, topic: bytes = TOPIC):
+def assign(
+    image: MetadataImage,
+    *wanted: tuple[bytes, int],
+    epoch: int = 10,
+    topic: bytes = TOPIC,
+    failing: frozenset[bytes] = frozenset(),
+):
     request = AssignReplicasToDirsRequest(
         broker_id=1,
         broker_epoch=epoch,
         assignments=tuple(ReplicaAssignment(directory_id=d, topic_id=topic, partition=p) for d, p in wanted),
     )
-    return decide_assign_replicas(image, request, rules_of(image, image.brokers.is_active), records_max=100)
+    rules = rules_of(image, image.brokers.is_active, failing)
+    return decide_assign_replicas(image, request, rules, records_max=100)
 
 
 def codes(result: object) -> list[ErrorCode]:
@@ -409,6 +432,8 @@ def test_a_replica_in_a_dead_directory_leaves_leadership_and_isr_in_the_same_rec
     image = cluster(with_directories(HOME, OTHER), partition(0, (1, 2), (1, 2), 1))
     result = assign(image, (directory, 0))
     assert result.records == (change(isr=(2,), leader=2, directories=(directory, UNASSIGNED)),)
+    failing = assign(image, (HOME, 0), failing=frozenset([HOME]))
+    assert failing.records == (change(isr=(2,), leader=2, directories=(HOME, UNASSIGNED)),)
     alone = cluster(with_directories(HOME, OTHER), partition(0, (1,), (1,), 1))
     assert assign(alone, (directory, 0)).records == (change(leader=-1, directories=(directory,)),)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,9 +13,12 @@ from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
 from metaquorum.controller.partitions.partition_change import Election, MayLead, Target, build_change
 from metaquorum.controller.partitions.partitions import preferred_slice, removal_slice
+from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.rules import rules_of
+from metaquorum.controller.partitions.topics import Allowance, decide_create_partitions
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     ConfigRecord,
@@ -22,16 +27,19 @@ from metaquorum.metadata.records.types import (
     PartitionRecord,
     TopicRecord,
 )
+from metaquorum.metadata.requests.common import TopicsResponse
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
+    CreatePartitionsRequest,
     ElectLeadersRequest,
     ElectLeadersResponse,
     IsrMember,
     PartitionAlteration,
     ReplicaAssignment,
+    TopicGrowth,
 )
 from tests.images import offline_replicas
 from tests.unit.controller.node_quorum import image_of
@@ -492,9 +500,11 @@ def test_an_unclean_election_on_request_takes_what_others_have_first_and_else_be
         image = recreated(*replicas, isr=(1,))
         told = rules_of(image, image.brokers.is_active, recreated=known)
         assert decide_elections(image, request, told, records_max=9).records == (expected,)
-        untold = rules_of(image, image.brokers.is_active)
-        records = decide_elections(image, request, untold, records_max=9).records
-        assert records == (() if replicas == (1, 2) else (expected,))
+        failing = frozenset([HOME])
+        for recreates, fails in (({}, frozenset()), (known, failing)):
+            rules = rules_of(image, image.brokers.is_active, fails, recreated=recreates)
+            records = decide_elections(image, request, rules, records_max=9).records
+            assert records == (() if replicas == (1, 2) else (expected,))
 
 
 def test_refused_assignments() -> None:
@@ -513,6 +523,35 @@ def test_refused_assignments() -> None:
     old = image_of(broker(1), TopicRecord(name="t", topic_id=TOPIC), level=16)
     early = assign(old, (HOME, 0)).response
     assert isinstance(early, ApiError) and early.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(("most", "code"), [(1, ErrorCode.NONE), (0, ErrorCode.POLICY_VIOLATION)])
+def test_a_request_reports_up_to_its_limit_of_replicas(most: int, code: ErrorCode) -> None:
+    image = cluster(with_directories(HOME), partition(0, (1, 2), (1, 2), 1))
+    wanted = ReplicaAssignment(directory_id=HOME, topic_id=TOPIC, partition=0)
+    request = AssignReplicasToDirsRequest(broker_id=1, broker_epoch=10, assignments=(wanted,))
+    rules = rules_of(image, image.brokers.is_active)
+    answer = decide_assign_replicas(image, request, rules, records_max=most).response
+    assert (answer.code if isinstance(answer, ApiError) else answer.results[0].error) is code
+
+
+@pytest.mark.parametrize(("added", "code"), [(3, ErrorCode.NONE), (4, ErrorCode.POLICY_VIOLATION)])
+def test_new_partitions_have_the_replicas_that_stay_and_at_most_so_many_are_written(
+    added: int, code: ErrorCode
+) -> None:
+    image = cluster(replace_record(partition(0, (1, 2, 3), (1, 2), 1), adding_replicas=(3,)))
+    result = decide_create_partitions(
+        image,
+        CreatePartitionsRequest(topics=(TopicGrowth(name="t", count=1 + added),)),
+        ControllerConfig(cluster_id="c", node_id=0, records_per_request_max=3),
+        candidates=[UsableBroker(broker_id, None, False) for broker_id in (1, 2, 3)],
+        rng=Random(1),
+        allowance=Allowance(),
+    )
+    assert isinstance(result.response, TopicsResponse)
+    assert [each.error for each in result.response.results] == [code]
+    factors = [len(each.replicas) for each in result.records if isinstance(each, PartitionRecord)]
+    assert factors == ([2] * added if code is ErrorCode.NONE else [])
 
 
 def test_offline_replicas_are_those_of_dead_brokers_and_of_dead_directories() -> None:

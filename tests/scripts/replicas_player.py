@@ -102,7 +102,7 @@ class ReplicasPlayer(OtherRequests):
         manager = self.host.manager
         facts = {f"{show(each)}": self._partition(each) for each in manager.partitions}
         facts |= {f"offline {show(at)}": show(why) for at, why in manager._placement.offline.items()}
-        good, bad = show(manager.good_directories), show(manager.offline_directories)
+        good, bad = show(manager._placement.directories.good_ids()), show(manager.offline_directories)
         facts["status"] = show(manager.status()).removeprefix("ReplicaStatus ")
         facts["directories"] = f"good {good} bad {bad}"
         due_ms = manager.next_deadline_ms()

@@ -177,7 +177,7 @@ async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
     metrics = bind_metrics(config.metrics_listener, config.tls)
     way = way_to_voters(config, every_tls, direct)
     process = ControllerProcess(
-        config, open_replica(config, *check_directories(config)), server, metrics, kafka=kafka, way=way
+        config, open_replica(config, check_directories(config)), server, metrics, kafka=kafka, way=way
     )
     async with _running(process):
         yield process

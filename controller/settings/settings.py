@@ -206,7 +206,7 @@ def _broker_refusal(image: MetadataImage, name: str, voters: frozenset[int]) -> 
     number = whole_number(name, _MAX_BROKER_ID)
     if number is None or str(number) != name:
         return ErrorCode.INVALID_REQUEST, f"{name!r} is not a broker id: write a whole number of 0 or more"
-    if number not in image.brokers and number not in voters:
+    if number not in image.brokers and number not in voters and number not in image.controllers:
         text = f"broker {name} is not registered: list the registered brokers"
         return ErrorCode.BROKER_ID_NOT_REGISTERED, text
     return None

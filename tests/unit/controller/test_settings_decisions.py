@@ -739,3 +739,12 @@ def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
     assert isinstance(stale.response, ApiError) and stale.response.code is ErrorCode.STALE_BROKER_EPOCH
     last = image_of(BROKER, ProducerIdsRecord(broker_id=4, broker_epoch=7, next_producer_id=2**63 - 1000))
     assert decide(last, request).response.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_controller_that_does_not_vote_has_a_configuration() -> None:
+    registered = ControllerRecord(controller_id=9, incarnation_id=bytes(16))
+    for image, error in (
+        (image_of(registered), ErrorCode.NONE),
+        (image_of(), ErrorCode.BROKER_ID_NOT_REGISTERED),
+    ):
+        assert errors(alter(image, ConfigResource(4, "9"), (SET, "max.connections", "5"))) == [error]

@@ -43,7 +43,7 @@ from metaquorum.metadata.settings.broker_keys import is_id_memory
 from metaquorum.metadata.settings.configs import check_values, key_of, notes_on, splits_as_list
 from metaquorum.metadata.settings.keys import ConfigValueError, split_parts, whole_number
 from metaquorum.metadata.settings.quotas import entity_problem, entity_title, sorted_entity, value_problem
-from metaquorum.metadata.settings.resource_keys import GroupBounds
+from metaquorum.metadata.settings.resource_keys import GroupBounds, MatchError
 from metaquorum.metadata.settings.topic_names import name_problem
 
 # Decisions on configurations: set, delete, append and subtract, with one result per resource.
@@ -156,6 +156,8 @@ def _decide_resource(
             after[op.name] = value
     try:
         check_values(resource, after, [op.name for op in ops], bounds)
+    except MatchError as error:
+        return ErrorCode.INVALID_CONFIG, str(error)
     except ConfigValueError as error:
         # Kafka uses another code for brokers and client metrics.
         is_other = resource.resource_type in (BROKER_RESOURCE, CLIENT_METRICS_RESOURCE)

@@ -364,9 +364,10 @@ def describe_group(
 
 
 def describe_client_metrics(image: MetadataImage, name: str) -> tuple[ConfigEntry, ...]:
-    """What was set on a client metrics subscription."""
+    """What was set on a client metrics subscription; as in Kafka, without synonyms."""
     resource = ConfigResource(CLIENT_METRICS_RESOURCE, name)
-    return _plain(image, resource, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+    entries = _plain(image, resource, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+    return tuple(replace(entry, synonyms=()) for entry in entries)
 
 
 def _plain(image: MetadataImage, resource: ConfigResource, source: ConfigSource) -> tuple[ConfigEntry, ...]:

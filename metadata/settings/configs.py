@@ -25,6 +25,7 @@ from metaquorum.metadata.settings.broker_keys import (
     BROKER_KEYS,
     BROKER_SYNONYMS,
     STATIC_DEFAULTS,
+    THROTTLES,
     broker_key,
     check_broker_value,
     is_id_memory,
@@ -306,7 +307,7 @@ def describe_broker(
     own = image.configs.get(ConfigResource(BROKER_RESOURCE, str(broker_id))) or NOTHING
     shared = image.configs.get(CLUSTER_DEFAULT) or NOTHING
     entries = []
-    for name in sorted({*own, *shared, *BROKER_KEYS} if all_keys else own):
+    for name in sorted({*own, *shared, *(BROKER_KEYS.keys() - THROTTLES)} if all_keys else own):
         synonyms = _synonyms(image, BROKER_SYNONYMS.get(name, _names(name)), broker_id, static)
         in_force = _strongest(synonyms, None)
         entries.append(

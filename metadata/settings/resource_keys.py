@@ -230,8 +230,8 @@ _MATCHABLE = frozenset(
 
 
 class MatchError(ConfigValueError):
-    """What `match` of client metrics cannot hold; Kafka's code is INVALID_CONFIG here, and INVALID_REQUEST for
-    their other keys."""
+    """What `match` of client metrics cannot hold; Kafka's code is INVALID_CONFIG here, and INVALID_REQUEST
+    for their other keys."""
 
 
 def check_metrics_values(configs: Mapping[str, str]) -> None:

@@ -80,6 +80,16 @@ def test_a_controller_describes_its_own_file(tmp_path: Path) -> None:
     assert "retention.ms" not in entries
 
 
+def test_a_throttle_is_shown_where_it_is_set(tmp_path: Path) -> None:
+    node, throttle = controller(tmp_path), "leader.replication.throttled.rate"
+    assert described(node, BROKER_RESOURCE, OWN, throttle).configs == ()
+    assert altered(node, (BROKER_RESOURCE, OWN, throttle, "9")) == [0]
+    (entry,) = described(node, BROKER_RESOURCE, OWN, throttle).configs
+    assert [(each.value, each.source) for each in entry.synonyms] == [
+        ("9", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
+    ]
+
+
 def test_a_controllers_own_configuration_is_changed_at_controllers(tmp_path: Path) -> None:
     node = controller(tmp_path)
     assert altered(node, (BROKER_RESOURCE, OWN, "max.connections", "77")) == [0]

@@ -102,6 +102,10 @@ def test_a_snapshot_cures_a_gap_if_the_consumer_lets_it() -> None:
     early = Point(offset=12)
     assert short([*reader_of(node, Cures.BEFORE_END).read(early)]) == [*before, ("lost", 10, 11, None), 11]
     assert short([*reader_of(node, Cures.ANY).read(early)]) == [*before, ("lost", 10, 11, 13), 11]
+    unknown = short([*reader_of(node, Cures.ANY).read(END, known_at=13)])
+    assert unknown == [*before, ("lost", 10, 11, None), 11, 12, ("known", 13), 13, 14], (
+        "the state is unknown up to that snapshot anyway"
+    )
 
 
 def test_it_reads_on_where_it_ended() -> None:

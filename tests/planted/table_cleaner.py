@@ -110,4 +110,13 @@ CLEANER_BUGS = (
         new="        disk.remove(join(directory, name))\n",
         caught_by=("tests/unit/storage/test_swaps.py",),
     ),
+    Bug(
+        name="an-open-transaction-is-cleaned",
+        breaks="nothing at or above the last stable offset is compacted",
+        source="Kafka's LogCleanerManager.cleanableOffsets",
+        file="broker/replica/manager.py",
+        old="            below_offset=partition.last_stable_offset,\n",
+        new="            below_offset=partition.high_watermark,\n",
+        caught_by=("tests/unit/broker/test_what_is_forgotten.py",),
+    ),
 )

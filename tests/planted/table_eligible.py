@@ -81,4 +81,13 @@ ELIGIBLE_BUGS = (
         new="untold = directories is None and not",
         caught_by=("tests/unit/broker/test_node.py",),
     ),
+    Bug(
+        name="a-proposed-member-makes-a-minimum",
+        breaks="no high watermark is reached that fewer replicas hold than min.insync.replicas says",
+        source="KIP-966",
+        file="broker/replica/partition/leader.py",
+        old="self.settings.holds_back_high_watermark or len(isr.committed) >= self.min_isr",
+        new="self.settings.holds_back_high_watermark or len(isr.maximal) >= self.min_isr",
+        caught_by=("tests/unit/broker/test_replica_isr.py",),
+    ),
 )

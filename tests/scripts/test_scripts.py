@@ -50,4 +50,4 @@ def test_every_player_has_scripts() -> None:
 
 def test_a_changed_output_is_noticed() -> None:
     text = "> session\n  something that never happens\n"
-    assert play(text, SessionPlayer()) != text
+    assert play(text, SessionPlayer().run) != text

@@ -125,7 +125,7 @@ DECISION_BUGS = (
         file="controller/active/outcome.py",
         old="return None if known is None or known.epoch != epoch else known",
         new="return known",
-        caught_by=("tests/unit/controller/test_work_slices.py",),
+        caught_by=("tests/unit/controller/test_decision_laws.py",),
     ),
     Bug(
         name="duplicate-registration-accepted",

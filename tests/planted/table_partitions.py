@@ -79,6 +79,15 @@ ISR_BUGS = (
         new="partition_epoch=before.partition_epoch,",
         caught_by=(REPLAY, SIM),
     ),
+    Bug(
+        name="isr-growth-accepts-a-broker-that-is-being-fenced",
+        breaks="no broker joins an ISR while its partitions are being moved away",
+        source="S4.10, KIP-841",
+        file="controller/partitions/alter_partition.py",
+        old="registration.fenced or not rules.may_lead(member.broker_id)",
+        new="registration.fenced",
+        caught_by=("tests/unit/controller/test_partition_requests.py",),
+    ),
 )
 
 ELECTION_BUGS = (
@@ -211,6 +220,15 @@ DIRECTORY_BUGS = (
         new="online = True or directory_online(",
         caught_by=(REQUESTS,),
     ),
+    Bug(
+        name="elected-in-the-directory-that-dies",
+        breaks="no replica in a directory that is being taken offline is elected",
+        source="S3.3, KIP-858",
+        file="controller/active/state.py",
+        old="            failing |= begun.directories\n",
+        new="            pass\n",
+        caught_by=("tests/unit/controller/test_node_partitions.py",),
+    ),
 )
 
 MOVE_BUGS = (
@@ -288,6 +306,15 @@ ID_BUGS = (
         old="        if home is not None and home.broker_id == broker_id:\n",
         new="        if home is not None and home.broker_id != broker_id:\n",
         caught_by=(IDS, NODE_IDS),
+    ),
+    Bug(
+        name="a-change-of-all-keys-forgets-the-ids",
+        breaks="the cluster remembers which ids are bound and were handed out",
+        source="S0",
+        file="controller/settings/settings.py",
+        old="        if name not in named and not is_id_memory(name)\n",
+        new="        if name not in named\n",
+        caught_by=("tests/unit/controller/test_settings_decisions.py",),
     ),
 )
 

@@ -171,8 +171,8 @@ DIRECTORY_BUGS = (
         breaks="a damaged replica leads cleanly only if it is whole again",
         source="ADR 13",
         file="controller/partitions/log_dirs.py",
-        old="MIGRATING, directory, damaged_in(directory)}",
-        new="MIGRATING, directory, before}",
+        old="before not in {directory, damaged_in(directory)}",
+        new="before not in {directory, before}",
         caught_by=("tests/unit/controller/test_damaged_replicas.py", REQUESTS),
     ),
     Bug(
@@ -219,15 +219,6 @@ DIRECTORY_BUGS = (
         old="online = directory not in rules.failing and directory_online(",
         new="online = True or directory_online(",
         caught_by=(REQUESTS,),
-    ),
-    Bug(
-        name="elected-in-the-directory-that-dies",
-        breaks="no replica in a directory that is being taken offline is elected",
-        source="S3.3, KIP-858",
-        file="controller/active/state.py",
-        old="            failing |= begun.directories\n",
-        new="            pass\n",
-        caught_by=("tests/unit/controller/test_node_partitions.py",),
     ),
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from metaquorum.config.keys import KEYS
 from metaquorum.listeners.access.steps import CLUSTER, CONFIGURED, Each, RightNeeded
 from metaquorum.listeners.forwarded.api import Call, Outcome, Parts, answers, invalid, once
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
 from metaquorum.metadata.requests.common import NO_BROKER
 from metaquorum.metadata.requests.settings import (
@@ -125,23 +125,9 @@ def _refusal(change: ConfigChange, call: Call) -> ApiError | None:
     if change.resource.resource_type != BROKER_RESOURCE:
         return None
     name = change.resource.name
-    if name and call.node_id == NO_BROKER:
-        refusal = _unknown_broker(name, call)
-        if refusal is not None:
-            return refusal
-    elif name and name != str(call.node_id):
+    if name and call.node_id != NO_BROKER and name != str(call.node_id):
         return invalid(f"this is broker {call.node_id}, not {name}: use that broker")
     for op in change.ops:
         if (op.name in KAFKA_KEYS or op.name in KEYS) and broker_key(op.name) is None:
             return invalid(f"{op.name} cannot be changed while a broker runs: set it in each broker's file")
-    return None
-
-
-def _unknown_broker(name: str, call: Call) -> ApiError | None:
-    """Why no broker can have this name."""
-    if not (name.isascii() and name.isdecimal()):
-        return invalid(f"{name} is not the id of a broker: name one, or none for all")
-    if call.image.brokers.get(int(name)) is None:
-        text = f"broker {name} is not registered: list the registered brokers"
-        return ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
     return None

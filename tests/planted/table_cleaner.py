@@ -8,7 +8,7 @@ CLEANER = "tests/properties/test_cleaner.py"
 RULES = "tests/unit/storage/test_cleaner_rules.py"
 DIRECTORY = "tests/unit/broker/test_directory_cleaner.py"
 OPENED = "tests/unit/broker/test_replica_opened.py"
-CODECS = "tests/unit/storage/test_codecs.py"
+CODECS = "tests/unit/storage/test_batches.py"
 
 CLEANER_BUGS = (
     Bug(

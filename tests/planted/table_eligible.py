@@ -6,7 +6,7 @@ from tests.planted.bug import Bug
 
 ELIGIBLE = "tests/unit/controller/test_eligible_leaders.py"
 COLUMNS = "tests/properties/test_column_decisions.py"
-CLEAN = "tests/unit/storage/test_clean_shutdown.py"
+CLEAN = "tests/unit/storage/test_what_returned_is_durable.py"
 
 ELIGIBLE_BUGS = (
     Bug(

@@ -270,8 +270,8 @@ BINDING = '{"version":0,"broker.id":10}'
         (ConfigResource(8, "4"), (SET, "kafka", "DEBUG"), ErrorCode.INVALID_REQUEST),
         (ConfigResource(16, ""), (SET, "interval.ms", "100"), ErrorCode.INVALID_REQUEST),
         (ConfigResource(16, "m"), (SET, "interval.ms", "99"), ErrorCode.INVALID_REQUEST),
-        (ConfigResource(16, "m"), (SET, "match", "shoe_size=9"), ErrorCode.INVALID_REQUEST),
-        (ConfigResource(16, "m"), (SET, "match", "client_id=("), ErrorCode.INVALID_REQUEST),
+        (ConfigResource(16, "m"), (SET, "match", "shoe_size=9"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(16, "m"), (SET, "match", "client_id=("), ErrorCode.INVALID_CONFIG),
         (ConfigResource(32, ""), (SET, "consumer.session.timeout.ms", "50000"), ErrorCode.INVALID_REQUEST),
         (ConfigResource(32, "g"), (SET, "consumer.session.timeout.ms", "44999"), ErrorCode.INVALID_CONFIG),
         (ConfigResource(32, "g"), (SET, "consumer.session.timeout.ms", "60001"), ErrorCode.INVALID_CONFIG),
@@ -750,3 +750,12 @@ def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
     assert isinstance(stale.response, ApiError) and stale.response.code is ErrorCode.STALE_BROKER_EPOCH
     last = image_of(BROKER, ProducerIdsRecord(broker_id=4, broker_epoch=7, next_producer_id=2**63 - 1000))
     assert decide(last, request).response.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_controller_that_does_not_vote_has_a_configuration() -> None:
+    registered = ControllerRecord(controller_id=9, incarnation_id=bytes(16))
+    for image, error in (
+        (image_of(registered), ErrorCode.NONE),
+        (image_of(), ErrorCode.BROKER_ID_NOT_REGISTERED),
+    ):
+        assert errors(alter(image, ConfigResource(4, "9"), (SET, "max.connections", "5"))) == [error]

@@ -20,7 +20,6 @@ from metaquorum.broker.server.kafka.cluster import (
     answer_describe_topic_partitions,
     answer_metadata,
 )
-from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
 from metaquorum.controller.active.active import ActiveController
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.events import RequestArrived
@@ -28,6 +27,7 @@ from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.settings.access import TokenSecret
 from metaquorum.listeners.forwarded.api import Call
 from metaquorum.listeners.forwarded.describe import DESCRIBED
+from metaquorum.listeners.forwarded.described_configs import OwnConfig, describe_configs
 from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.metadata.errors import ApiError, ErrorCode

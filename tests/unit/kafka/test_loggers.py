@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any, cast
 
 import pytest
 
-from metaquorum.broker.server.kafka.configs import LoggerChanges, OwnConfig, describe_configs
-from metaquorum.listeners.services import Client
+from metaquorum.listeners.forwarded.described_configs import OwnConfig, describe_configs
+from metaquorum.listeners.forwarded.loggers import LoggerChanges
+from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE, MetadataImage
 from metaquorum.wire import codec
@@ -73,9 +74,13 @@ def alter(*resources: Resource, validate_only: bool = False) -> tuple[Answer, ..
     body = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
     frame = codec.encode_request(codec.RequestHeader(INCREMENTAL_ALTER_CONFIGS, 1, 1), body)
     request = codec.decode_request(b"".join(frame))
-    handle = LoggerChanges(NODE_ID, forward).handle
-    answer: IncrementalAlterConfigsResponse = asyncio.run(handle(request, cast("Client", None)))
-    return answer.responses
+    offered = LoggerChanges.before(Offered(0, 1, forward), NODE_ID)
+
+    async def answer() -> IncrementalAlterConfigsResponse:
+        found = offered.handle(request, cast("Client", None))
+        return await found if isinstance(found, Awaitable) else found
+
+    return asyncio.run(answer()).responses
 
 
 def loggers(*ops: tuple[str, int, str | None], name: str = str(NODE_ID)) -> Resource:

@@ -213,4 +213,13 @@ GROUP_BUGS = (
         new="        if self.in_session.pop(key, None) is not None:\n",
         caught_by=(LOOPS,),
     ),
+    Bug(
+        name="a-coordinator-is-woken-once",
+        breaks="what a coordinator has due is carried out, whether a request arrives or not",
+        source="docs/architecture.md",
+        file="broker/coordinator/coordinators.py",
+        old="                due.tick(now)\n                self._arm(due)\n",
+        new="                due.tick(now)\n",
+        caught_by=("tests/unit/broker/test_coordinators.py",),
+    ),
 )

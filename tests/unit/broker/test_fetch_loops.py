@@ -221,6 +221,15 @@ def test_a_session_that_the_leader_forgot_is_begun_anew_at_once() -> None:
     assert (again.session_id, again.session_epoch, again.partitions) == (0, 0, (position("x", 0),))
 
 
+def test_a_new_session_begins_without_a_partition_that_waits() -> None:
+    _, host = following("x", "y")
+    refused = FetchedPartition(key=key_of("x"), error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    second = only(respond(host, only(host.publish(), SendFetch), refused), SendFetch)
+    gone = ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "evicted")
+    effects = host.do(PeerFetched(target=2, correlation_id=second.correlation_id, response=gone))
+    assert only(effects, SendFetch).request.partitions == (position("y", 0),)
+
+
 def test_a_leader_without_room_for_sessions_hears_everything_each_time() -> None:
     _, host = following("x")
     first = only(host.publish(), SendFetch)

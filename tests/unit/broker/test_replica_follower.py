@@ -380,6 +380,15 @@ def test_elected_during_a_cut_and_voted_out_again_it_follows() -> None:
     assert replica.partition.role is ReplicaRole.FOLLOWER and position(replica).current_leader_epoch == 11
 
 
+def test_elected_during_a_cut_and_taken_out_of_service_it_does_not_lead() -> None:
+    replica = follower(disk_of([(1, 0), (3, 3)], 6))
+    replica.take_answer(part(diverging=LogPosition(1, 4)), position(replica))
+    replica.lead(info(leader=2, epoch=10, partition_epoch=2, isr=[2]))
+    replica.partition.idle(ErrorCode.KAFKA_STORAGE_ERROR, "its directory is offline")
+    replica.settle()
+    assert replica.partition.role is ReplicaRole.IDLE
+
+
 def test_a_leader_that_follows_fetches_when_its_own_appends_are_safe() -> None:
     replica = Replica(2)
     replica.lead(info(leader=2))

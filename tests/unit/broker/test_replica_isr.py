@@ -223,6 +223,14 @@ def test_nobody_joins_before_it_has_reached_the_leader_epochs_start() -> None:
     assert isr_of(propose(replica)) == [1, 2, 3]
 
 
+def test_nobody_joins_below_what_the_leader_began_with_and_has_not_written_yet() -> None:
+    replica = leader(isr=(1, 2), records=1)
+    replica.send(batch(), ACKS_LEADER)
+    replica.lead(info(epoch=2, partition_epoch=2, isr=(1, 2)))
+    replica.fetch_as(3, 1)
+    assert propose(replica) is None
+
+
 @pytest.mark.parametrize("why", ["barred", "other process", "unregistered", "never fetched"])
 def test_who_may_not_join(why: str) -> None:
     brokers = KnownBrokers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metaquorum.listeners.access.steps import CLUSTER, RightNeeded, Whole, each_of_cluster, on_cluster
+from metaquorum.listeners.access.steps import CLUSTER, Each, RightNeeded, Whole, on_cluster
 from metaquorum.listeners.forwarded.api import Call, answers, by_name
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import partitions as moves
@@ -28,7 +28,7 @@ _PREFERRED, _UNCLEAN = 0, 1
 @answers(
     "ElectLeaders",
     Whole((RightNeeded(Op.ALTER, CLUSTER),), when=lambda body: body.topic_partitions is None),
-    each_of_cluster(Op.ALTER, "topic_partitions", "replica_election_results"),
+    Each("topic_partitions", "replica_election_results", (RightNeeded(Op.ALTER, CLUSTER),), whole_since=1),
     things=((("topic_partitions", "replica_election_results"), ("partitions", "partition_result")),),
 )
 async def elect_leaders(body: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:

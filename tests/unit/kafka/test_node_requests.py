@@ -56,7 +56,7 @@ async def asked(body: Any, version: int, answer: Any) -> tuple[Any, Any]:
         return answer
 
     frame = b"".join(codec.encode_request(codec.RequestHeader(key, version, 1), body))
-    call = Call(version=version, ask=ask, node_id=-1, wall_ms=0, image=image_with_topic())
+    call = Call(version=version, ask=ask, wall_ms=0, image=image_with_topic())
     response = await api.handle(codec.decode_request(frame).body, call)
     chunks = codec.encode_response(key, version, 1, response)
     return seen[0], codec.decode_response(key, version, b"".join(chunks)).body

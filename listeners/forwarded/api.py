@@ -43,17 +43,15 @@ class Result(Protocol):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """The context of a call. `ask` returns the controller's response or refusal. `principal`, `address` and
-    `by_token` are the client's. `image` is this node's, `new_topics` lists the settings of created topics,
-    `token_hmac` returns the secret of a token (None: delegation tokens are disabled), and `wall_ms` is the
-    Unix time."""
+    """The context of a call. `ask` returns the controller's response or refusal. `principal` and `by_token`
+    are the client's. `image` is this node's, `new_topics` lists the settings of created topics, `token_hmac`
+    returns the secret of a token (None: delegation tokens are disabled), and `wall_ms` is the Unix time."""
 
     version: int
     ask: Callable[[ControllerRequest], Awaitable[ControllerResponse | ApiError]]
     wall_ms: int
     image: MetadataImage
     principal: str = ANONYMOUS
-    address: str = ""
     by_token: bool = False
     new_topics: NewTopics = msgspec.field(default_factory=lambda: NewTopics({}))
     token_hmac: Callable[[str], bytes] | None = None

@@ -13,7 +13,6 @@ COORDINATORS = "tests/unit/broker/test_coordinators.py"
 LOOPS = "tests/unit/broker/test_fetch_loops.py"
 STATE = "tests/unit/broker/test_transaction_state.py"
 MARKERS = "tests/unit/kafka/test_marker_sender.py"
-SIM = "sim 5001..5002"
 
 GROUP_BUGS = (
     Bug(

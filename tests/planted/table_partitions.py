@@ -162,8 +162,8 @@ DIRECTORY_BUGS = (
         breaks="a damaged replica leads cleanly only if it is whole again",
         source="ADR 13",
         file="controller/partitions/log_dirs.py",
-        old="MIGRATING, directory, damaged_in(directory)}",
-        new="MIGRATING, directory, before}",
+        old="not in {directory, damaged_in(directory)}",
+        new="not in {directory, before}",
         caught_by=("tests/unit/controller/test_damaged_replicas.py", REQUESTS),
     ),
     Bug(

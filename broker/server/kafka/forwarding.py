@@ -99,7 +99,6 @@ class Forwarder:
             wall_ms=0,  # only successes have a time
             image=self._published.image,
             principal=client.principal,
-            address=client.address,
             by_token=client.by_token,
         )
         return await FORWARDED_BY_KEY[request.header.api_key].handle(body, call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import ConfigResource
 from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerRecord,
@@ -31,6 +32,7 @@ from metaquorum.metadata.requests.partitions import (
     ReplicaAssignment,
     TopicGrowth,
 )
+from metaquorum.metadata.requests.settings import AlterConfigsRequest, ConfigChange, ConfigOp, OpKind
 from tests.images import offline_replicas
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 
@@ -97,6 +99,20 @@ def test_a_dead_directory_moves_its_leaders_and_nothing_else_once() -> None:
     end = quorum.leader.end_offset
     quorum.heartbeat(1, offline_directories=(B,))
     assert quorum.batches(end) == []
+
+
+def test_an_unclean_election_takes_no_replica_in_the_directory_that_dies() -> None:
+    quorum = quorum_of()
+    quorum.register(1, directories=(A, B))
+    quorum.heartbeat(1)
+    topic = quorum.create("t", (1,))
+    wanted = ReplicaAssignment(directory_id=B, topic_id=topic, partition=0)
+    epoch = quorum.image().brokers[1].epoch
+    quorum.call(AssignReplicasToDirsRequest(broker_id=1, broker_epoch=epoch, assignments=(wanted,)))
+    op = ConfigOp(kind=OpKind.SET, name="unclean.leader.election.enable", value="true")
+    quorum.call(AlterConfigsRequest(changes=(ConfigChange(resource=ConfigResource(2, "t"), ops=(op,)),)))
+    quorum.heartbeat(1, offline_directories=(B,))
+    assert quorum.partition(topic).leader == -1
 
 
 def test_a_dead_directory_goes_in_slices_and_counts_as_dead_from_the_first() -> None:

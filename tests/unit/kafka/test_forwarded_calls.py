@@ -150,7 +150,6 @@ async def told(api: str, version: int, known: MetadataImage) -> list[str]:
             wall_ms=1_234,
             image=known,
             principal="User:ann",
-            address="10.0.0.9",
             new_topics=NewTopics({"num.partitions": "3"}),
             token_hmac=lambda token_id: b"hmac of " + token_id.encode(),
             answers=REFUSED if codes is None else Answers(codes),

@@ -122,7 +122,7 @@ FEWER = {
 }
 NOT_OF_BROKERS = {
     *("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "UpdateRaftVoter"),
-    *("AddRaftVoter", "RemoveRaftVoter", "AlterPartition", "AssignReplicasToDirs", "AllocateProducerIds"),
+    *("AlterPartition", "AssignReplicasToDirs", "AllocateProducerIds"),
     *("BrokerRegistration", "BrokerHeartbeat", "ControllerRegistration", "Envelope"),
 }
 

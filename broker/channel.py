@@ -43,14 +43,12 @@ ChannelResponse = (
 
 
 class SendToController(msgspec.Struct, frozen=True, kw_only=True):
-    """Send to controller `target`, once, and report once with `ControllerReported`. `attempt` counts the
-    sends of its kind since the last useful answer (1: the first)."""
+    """Send to controller `target`, once, and report once with `ControllerReported`."""
 
     target: int
     correlation_id: int
     request: ChannelRequest
     timeout_ms: int
-    attempt: int
 
 
 class NoAnswer(msgspec.Struct, frozen=True):
@@ -198,7 +196,6 @@ class RequestKind:
             correlation_id=correlation_id,
             request=request,
             timeout_ms=self._timeout_ms,
-            attempt=self.failures + 1,
         )
 
     # ---- how it ends -----------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def parse_voters(entries: Iterable[str], key: str = "controller.quorum.voters") 
             Voter(
                 node_id=_node_id(key, match[1]),
                 host=_host(key, entry, match[2]),
-                port=_port(key, entry, match[3], lowest=1),
+                port=_port(key, entry, match[3]),
                 directory_id=directory_id,
             )
         )
@@ -93,7 +93,7 @@ def parse_servers(key: str, entries: Iterable[str]) -> tuple[tuple[str, int], ..
         match = _SERVER.match(entry)
         if match is None:
             raise ConfigError(f"{key} has {entry!r}: write host:port, or [address]:port for IPv6")
-        servers.append((_host(key, entry, match[1]), _port(key, entry, match[2], lowest=1)))
+        servers.append((_host(key, entry, match[1]), _port(key, entry, match[2])))
     return tuple(servers)
 
 
@@ -113,10 +113,10 @@ def _host(key: str, entry: str, text: str) -> str:
     return host
 
 
-def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
+def _port(key: str, entry: str, text: str) -> int:
     port = whole_number(text, 65535)
-    if port is None or port < lowest:
-        raise ConfigError(f"{key} has {entry!r}: a port is a number from {lowest} to 65535")
+    if port is None or port < 1:
+        raise ConfigError(f"{key} has {entry!r}: a port is a number from 1 to 65535")
     return port
 
 
@@ -208,7 +208,7 @@ def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, 
             Listener(
                 name=name,
                 host=_host(key, entry, match[2]),
-                port=_port(key, entry, match[3], lowest=1),
+                port=_port(key, entry, match[3]),
                 protocol=protocol_of(name, protocols),
             )
         )
@@ -235,7 +235,7 @@ def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Lis
             f"metrics.listener has {text!r}: write http://host:port, for example http://127.0.0.1:9404, or "
             "https"
         )
-    port = _port("metrics.listener", text, match[3], lowest=1)
+    port = _port("metrics.listener", text, match[3])
     name = match[1].lower()
     listener = Listener(
         name=name,

@@ -82,13 +82,12 @@ def quorum_records(said: VotersAt) -> tuple[QuorumRecord, ...]:
 
 
 class OpenReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a node starts from. `directories`: the ids of `log.dirs`, in order."""
+    """Everything that a node starts from."""
 
     store: ReplicaStore
     identity: Identity
     image: MetadataImage
     bootstrap: tuple[Record, ...]
-    directories: tuple[bytes, ...]
 
 
 def add_directory_ids(config: NodeConfig, machine: Machine = OWN_PROCESS) -> None:
@@ -103,15 +102,12 @@ def add_directory_ids(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Non
 
 def check_metadata_directory(config: NodeConfig, disk: Disk = OWN_PROCESS.disk) -> MetaProperties:
     """The identity of the metadata directory; reads only. Raises StartError or StorageError."""
-    own, _ = check_directories(replace(config, log_dirs=(config.metadata_log_dir,)), disk)
-    return own
+    return check_directories(replace(config, log_dirs=(config.metadata_log_dir,)), disk)
 
 
-def check_directories(
-    config: NodeConfig, disk: Disk = OWN_PROCESS.disk
-) -> tuple[MetaProperties, tuple[bytes, ...]]:
-    """The identity of the metadata directory and the ids of `log.dirs`; reads only. Raises StartError or
-    StorageError."""
+def check_directories(config: NodeConfig, disk: Disk = OWN_PROCESS.disk) -> MetaProperties:
+    """The identity of the metadata directory, once all of `log.dirs` are checked; reads only. Raises
+    StartError or StorageError."""
     identities: dict[Path, MetaProperties] = {}
     for path in dict.fromkeys((config.metadata_log_dir, *config.log_dirs)):
         if not disk.is_directory(str(path)):
@@ -127,7 +123,7 @@ def check_directories(
     ids = [identities[path].directory_id or b"" for path in config.log_dirs]
     if len(set(ids)) != len(ids):
         raise StartError("two directories of log.dirs have the same directory.id: one is a copy; reformat it")
-    return own, tuple(ids)
+    return own
 
 
 def check_identity(config: NodeConfig, own: MetaProperties, path: str, identity: MetaProperties) -> None:
@@ -146,12 +142,7 @@ def check_identity(config: NodeConfig, own: MetaProperties, path: str, identity:
         raise StartError(f"{path} has no directory.id: reformat it with metaquorum storage format")
 
 
-def open_replica(
-    config: NodeConfig,
-    own: MetaProperties,
-    directories: tuple[bytes, ...],
-    disk: Disk = OWN_PROCESS.disk,
-) -> OpenReplica:
+def open_replica(config: NodeConfig, own: MetaProperties, disk: Disk = OWN_PROCESS.disk) -> OpenReplica:
     """Locks the metadata directory, recovers its log and loads its newest snapshot. Raises StorageError or
     StartError."""
     started = time.monotonic()
@@ -202,7 +193,6 @@ def open_replica(
         ),
         image=image,
         bootstrap=bootstrap,
-        directories=directories,
     )
 
 

@@ -207,19 +207,12 @@ Global___Broker: _TypeAlias = Broker  # noqa: Y015
 class ListBrokersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    BROKER_IDS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def broker_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """empty: all"""
-
     def __init__(
         self,
-        *,
-        broker_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_ids", b"broker_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -232,26 +225,22 @@ class ListBrokersResponse(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     READ_FIELD_NUMBER: _builtins.int
     BROKERS_FIELD_NUMBER: _builtins.int
-    UNKNOWN_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def error(self) -> Global___Error: ...
     @_builtins.property
     def read(self) -> Global___ReadInfo: ...
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Broker]: ...
-    @_builtins.property
-    def unknown_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         error: Global___Error | None = ...,
         read: Global___ReadInfo | None = ...,
         brokers: _abc.Iterable[Global___Broker] | None = ...,
-        unknown_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "read", b"read"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "error", b"error", "read", b"read", "unknown_ids", b"unknown_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "error", b"error", "read", b"read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

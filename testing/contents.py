@@ -229,14 +229,18 @@ class ClusterContents(RunningCluster):
         self._run(self._delete((name,), were_there=was_there), f"topic {name} to be deleted")
         self.wait_for_topic(name, exists=False)
 
-    def clean(self) -> None:
-        """Heals every fault, and deletes all topics and groups. Raises ClusterError if something remains: a
-        group with members, or settings, ACLs, quotas, users or tokens that were changed."""
+    def heal_all(self) -> None:
+        """Heals every fault that is in force, and returns once all nodes serve."""
         ended = [fault for fault in reversed(self._faults.all) if fault.end()]
         self._recover()
         for fault in ended:
             fault.recover()
         self._until(self._is_ready, "all nodes to serve")
+
+    def clean(self) -> None:
+        """Heals every fault, and deletes all topics and groups. Raises ClusterError if something remains: a
+        group with members, or settings, ACLs, quotas, users or tokens that were changed."""
+        self.heal_all()
         self._run(self._remove_all(), "topics and groups to be deleted")
         image = self._brokers()[0].image or MetadataImage()
         changed = differing_parts(_without_internal_topics(image), self._first_image)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from metaquorum.node import local_nodes
+from tests import suite
 
 collect_ignore = ["sample_project"]
 """Its tests run where only the wheel is installed (e2e/test_installed.py)."""
@@ -56,7 +57,7 @@ sys.dont_write_bytecode = False
 # Each worker draws its ports from a part of its own: nodes that are killed leave theirs free for a while.
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-local_nodes.PORTS = local_nodes.PORTS[_worker::_workers]
+local_nodes.PORTS = local_nodes.PORTS[suite.part() :: len(suite.PARTS)][_worker::_workers]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -114,10 +115,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection(session: pytest.Session) -> None:
     """Workers that compile the same file at the same time each take all of it, which in a fresh clone is half
     of what collecting takes. So each begins elsewhere, and finds what the others have compiled."""
-    if session.config.args != ["tests"] or _workers == 1:
+    folders = [REPOSITORY / each for each in session.config.args]
+    if _workers == 1 or not all(map(Path.is_dir, folders)):
         return
-    files = [path.relative_to(REPOSITORY) for path in sorted(REPOSITORY.glob("tests/**/test_*.py"))]
-    names = [str(path) for path in files if "bench" not in path.parts]
+    ignored = [REPOSITORY / each for each in session.config.getoption("ignore")]
+    files = [path for folder in folders for path in sorted(folder.glob("**/test_*.py"))]
+    names = [str(path) for path in files if not any(each in path.parents for each in ignored)]
     first = len(names) * _worker // _workers
     session.config.args = names[first:] + names[:first]
 
@@ -145,6 +148,8 @@ pyproject.toml, only ends what hangs."""
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parts)  # as if all workers began at the beginning
+    gc.collect()
+    gc.freeze()  # what was collected lives as long as the worker
     for item in items:
         if item.get_closest_marker("e2e") is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(E2E_TIMEOUT_S))

@@ -1,17 +1,13 @@
-"""Which worker of pytest-xdist runs which tests: `--dist loadfile`, as conftest.py has it.
-
-End-to-end tests wait for processes most of their time, all others compute. So one worker of five to nine
-begins with those that compute, while the others wait; whose kind has run out helps with the other.
-"""
+"""Which tests one worker of pytest-xdist runs: `--dist loadfile`, as conftest.py has it."""
 
 from __future__ import annotations
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
-from xdist.workermanage import WorkerController
 
-PROCESSES = ("tests/e2e/", "tests/attacks/")
+from tests.suite import WAITING
+
 ONE_BY_ONE = "tests/sim/"
 """Here one test may take a minute, so those of a file are shared. Were every test handed out by itself, the
 process that does so would take half a minute more."""
@@ -31,12 +27,4 @@ class Lanes(LoadScopeScheduling):
         if path.startswith(ONE_BY_ONE):
             return nodeid
         folder = path.rpartition("/")[0]
-        return folder if folder.startswith(PROCESSES) else path
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        number = int(node.gateway.id.removeprefix("gw"))
-        computes = number < self.numnodes // 5
-        wanted = (scope for scope in self.workqueue if scope.startswith(PROCESSES) != computes)
-        if (first := next(wanted, None)) is not None:
-            self.workqueue.move_to_end(first, last=False)
-        super()._assign_work_unit(node)
+        return folder if folder.startswith(WAITING) and folder not in WAITING else path

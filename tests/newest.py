@@ -113,7 +113,7 @@ def main(tests: list[str]) -> int:
         print(f"cannot install the dependencies into {ENVIRONMENT.name}: {error}", file=sys.stderr)
         return 1
     options = ["-n", "4", "--dist", "loadfile", *(tests or TESTS)]
-    return suite.run(str(python), options, ENVIRONMENT / ".pytest_cache")
+    return suite.run(str(python), [options], ENVIRONMENT / ".pytest_cache")
 
 
 if __name__ == "__main__":

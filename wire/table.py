@@ -23,9 +23,9 @@ import msgspec
 
 from metaquorum.wire.generator import Decoder, ValuesLeft, Writer, compile_decoder, compile_writer
 from metaquorum.wire.schema import ZERO, Field, StructSchema
-from metaquorum.wire.tables import access, brokers, cluster, data, groups, raft, topics, transactions
+from metaquorum.wire.tables import access, cluster, data, groups, nodes, topics
 
-_TABLES = (access, brokers, cluster, data, groups, raft, topics, transactions)
+_TABLES = (access, cluster, data, groups, nodes, topics)
 _HEAD = re.compile(r"^(\w+) (\d+) versions (\d+)-(\d+) flexible (?:(\d+)\+|never)$", re.MULTILINE)
 _LINE = re.compile(
     r"(?P<indent> *)(?P<name>\w+) (?P<array>\[\])?(?P<type>\w+)(?P<null>\?(?:(?P<null_since>\d+)\+)?)?"

@@ -370,8 +370,6 @@ class TransactionState:
             begun: Transaction | None = current.rotated(
                 body.fresh_id, body.timeout_ms, keep_last=keep, now_ms=now.wall_ms
             )
-        elif current.is_exhausted and expected != current.last_epoch:
-            begun = None
         else:
             begun = current.begun(body.timeout_ms, expected, now.wall_ms)
         if begun is None:

@@ -117,11 +117,6 @@ class ReplicaManager:
     # ---- directories -----------------------------------------------------------------------------
 
     @property
-    def good_directories(self) -> tuple[bytes, ...]:
-        """Ids of usable directories, sorted: what the broker registers."""
-        return self._placement.directories.good_ids()
-
-    @property
     def offline_directories(self) -> tuple[bytes, ...]:
         """Ids of failed directories known so far, sorted: every heartbeat reports them."""
         return self._placement.directories.bad_ids()

@@ -141,7 +141,7 @@ async def open_disks(
     observe = None if stats is None else stats.flushes.disk_call
     # Everything that only reads comes first: a refusal here leaves the directories unchanged.
     places = await look_at_directories(broker, own, faults=faults, observe=observe, disk=machine.disk)
-    replica = open_replica(config, own, (), machine.disk)
+    replica = open_replica(config, own, machine.disk)
     open_files = OpenFiles(machine.shares.segments)
     try:
         directories = await open_directories(broker, own, places, open_files, machine.new_rng)

@@ -37,7 +37,7 @@ from metaquorum.cli.log.input.select import SelectedRecords
 from metaquorum.cli.log.input.source import Item, MetadataLog, ReadBatch
 from metaquorum.cli.log.repair import repair
 from metaquorum.cli.log.salvage import salvage
-from metaquorum.cli.log.shell.command import shell
+from metaquorum.cli.log.shell.commands import shell
 from metaquorum.cli.log.summary import summary
 from metaquorum.cli.log.time import diff, history, state
 from metaquorum.cli.log.timeline import timeline

@@ -202,12 +202,10 @@ def _follow(log: MetadataLog, story: GrowingStory, show: _Shown, complaints: Com
     )
 
 
-def events(
-    log: MetadataLog | str, on_problem: OnProblem, *, end: Point = END, seen: Seen | None = None
-) -> Iterator[TimelineEvent]:
-    """Every event of a log, or of the log at a path, up to `end` (see `metadata.inspect.timeline.story`)."""
+def events(log: MetadataLog | str, on_problem: OnProblem) -> Iterator[TimelineEvent]:
+    """Every event of a log, or of the log at a path (see `metadata.inspect.timeline.story`)."""
     opened = log_source.open_path(log, progress=False) if isinstance(log, str) else log
-    return story_of(opened, on_problem, end=end, seen=seen)
+    return story_of(opened, on_problem)
 
 
 def _because(event: TimelineEvent) -> str:

@@ -109,9 +109,7 @@ class ControllersWay(Protocol):
     @property
     def login(self) -> Credentials | None: ...
 
-    async def open(
-        self, address: PeerAddress, *, timeout_s: float = CONNECT_S, looks_for_tls: bool = True
-    ) -> NodeConnection: ...
+    async def open(self, address: PeerAddress, *, looks_for_tls: bool = True) -> NodeConnection: ...
 
 
 class KafkaRaftClient:

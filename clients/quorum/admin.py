@@ -86,7 +86,6 @@ class BrokerListing(msgspec.Struct, frozen=True, kw_only=True):
 
     offset: int
     brokers: tuple[BrokerRegistration, ...]
-    unknown_ids: tuple[int, ...] = ()
 
 
 class AdminClient:
@@ -151,14 +150,11 @@ class AdminClient:
         request = admin.DescribeQuorumRequest()
         return codec.QUORUM.from_pb(await self._admin(lambda stub: stub.DescribeQuorum, request))
 
-    async def list_brokers(self, broker_ids: Sequence[int] = ()) -> BrokerListing:
-        """The registrations of the brokers with these ids, from a linearizable read; all if none is given."""
-        request = pb.ListBrokersRequest(broker_ids=broker_ids)
-        answer = await self.ask(lambda channel: MetadataStub(channel).ListBrokers, request)
+    async def list_brokers(self) -> BrokerListing:
+        """All registrations, from a linearizable read."""
+        answer = await self.ask(lambda channel: MetadataStub(channel).ListBrokers, pb.ListBrokersRequest())
         return BrokerListing(
-            offset=answer.read.offset,
-            brokers=tuple(BROKER.from_pb(each) for each in answer.brokers),
-            unknown_ids=tuple(answer.unknown_ids),
+            offset=answer.read.offset, brokers=tuple(BROKER.from_pb(each) for each in answer.brokers)
         )
 
     # --- Kafka's protocol

@@ -118,14 +118,12 @@ class _Heartbeat(msgspec.Struct, frozen=True):
 
     def answer(self, after: BrokerControlState) -> ControllerAnswer:
         """The answer to a broker that is now in state `after`."""
-        # Whether all moves are seen was read from partitions and not only from the registration.
-        whole = after is BrokerControlState.SHUTDOWN
         return ControllerAnswer(
             key=self.arrived.key,
             response=decide.heartbeat_response(
                 after, self.caught_up, self.state.config.broker_session_timeout_ms
             ),
-            depends_on_broker=None if whole else self.request.broker_id,
+            depends_on_broker=self.request.broker_id,
         )
 
     def admit(self, session: BrokerHeartbeatState) -> Outcome:

@@ -203,14 +203,13 @@ class Sessions:
             return
         if drained:
             self._horizon_ms = max(self._horizon_ms, now_ms)
-        limit_ms = min(self._horizon_ms, now_ms)
-        while self._heap and self._heap[0][0] <= limit_ms:
+        while self._heap and self._heap[0][0] <= self._horizon_ms:
             _, broker_id = heapq.heappop(self._heap)
             self._queued.discard(broker_id)
             session = self._sessions.get(broker_id)
             if session is None or not session.expires:
                 continue
-            if session.deadline_ms > limit_ms:
+            if session.deadline_ms > self._horizon_ms:
                 self._queue(broker_id, session.deadline_ms)
             else:
                 self._overdue[broker_id] = None

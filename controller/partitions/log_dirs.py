@@ -77,10 +77,9 @@ def _assign(
     before = partition.directory_of(broker_id)
     # A replica that was damaged there and came back has its data; one that is reported as damaged, or to be
     # given up, starts nowhere yet.
-    stays_there = before in {None, UNASSIGNED, MIGRATING, directory, damaged_in(directory)}
     gone = (
         before is not None
-        and not stays_there
+        and before not in {directory, damaged_in(directory)}
         and not is_mark(image.brokers.get(broker_id), directory)
         and not directory_online(image.brokers, broker_id, before)
     )

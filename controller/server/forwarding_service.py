@@ -103,11 +103,9 @@ class KafkaCalls:
         call = Call(
             version=header.version,
             ask=asking,
-            node_id=caller.node_id,
             wall_ms=self._wall_ms(),
             image=self.image(),
             principal=caller.principal,
-            address=caller.address,
             by_token=caller.by_token,
             new_topics=self._new_topics,
             token_hmac=self._token_hmac,

@@ -31,7 +31,9 @@ from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
 from metaquorum.listeners.forwarded.api import Forwarded
 from metaquorum.listeners.forwarded.describe import DESCRIBED_BY_CONTROLLERS, out_of_image
+from metaquorum.listeners.forwarded.described_configs import OwnConfig
 from metaquorum.listeners.forwarded.direct import MISMATCHED, NotTheLeader
+from metaquorum.listeners.forwarded.own_changes import OwnChanges
 from metaquorum.listeners.forwarded.table import ANSWERED, FORWARDED
 from metaquorum.listeners.long_work import LongWork
 from metaquorum.listeners.response_memory import Unsent
@@ -319,15 +321,16 @@ def controller_services(
 ) -> Services:
     """The services of a controller's listeners."""
     reads = RaftRequests(cluster_id, raft, service, random_uuid(rng), calls.image, voters_ask=True)
-    image = calls.image
+    image, own = calls.image, OwnConfig.of(config)
     rights = Rights(authorizer=new_authorizer(config.values), image=image, checks=CHECKS_OF_CONTROLLERS)
     offered = {
         **{name: asked(api, calls) for name, api in ANSWERED.items()},
         "Envelope": Offered(0, 0, at_once(Envelopes(calls, rights).answer)),
-        **out_of_image(DESCRIBED_BY_CONTROLLERS, image),
+        **out_of_image(DESCRIBED_BY_CONTROLLERS, image, own),
         "DescribeCluster": Offered(1, 2, ControllersOf(cluster_id, raft, image).describe),
         **reads.offered(),
     }
+    OwnChanges.before(offered, own.node_id, is_broker=False)
     return Services(sliced(guarded(offered, rights)), lambda: features_of(image(), raft.kraft_version))
 
 

@@ -75,7 +75,7 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
     """Runs from start to end. Raises ConfigError, StartError or StorageError if it cannot start."""
     every_tls = NodeTls(config)
     add_directory_ids(config, machine)
-    own, directories = check_directories(config, machine.disk)
+    own = check_directories(config, machine.disk)
     machine = machine.planned(config)
     kafka = KafkaListeners(config, every_tls, machine)
     server = new_server(limits=port_limits(config, machine.shares.grpc))
@@ -84,7 +84,7 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
             bind(server, listener.host, listener.port, every_tls.of(listener.name))
         kafka.bind()
         metrics = bind_metrics(config.metrics_listener, config.tls)
-        replica = open_replica(config, own, directories, machine.disk)
+        replica = open_replica(config, own, machine.disk)
         way = way_to_voters(config, every_tls, machine.route)
         process = ControllerProcess(config, replica, server, metrics, machine, kafka=kafka, way=way)
         return await process.run()
@@ -182,7 +182,7 @@ class ControllerRole:
         add_BrokerIdsServicer_to_server(broker_ids, self._server)
         add_PartitionsServicer_to_server(PartitionsService(self._requests, hints), self._server)
         add_MetadataServicer_to_server(MetadataService(self._requests, hints), self._server)
-        voters = VotersService(self._requests, self._voter_changes, hints)
+        voters = VotersService(self._voter_changes, hints)
         add_VotersServicer_to_server(voters, self._server)
         calls = KafkaCalls(
             self._requests,

@@ -167,13 +167,9 @@ class MetadataService(MetadataServicer):
         read = await ask(self._requests, api.ReadImageRequest(), api.ReadImageResponse)
         if isinstance(read, ApiError):
             return common.ListBrokersResponse(error=error_to_pb(read, self._hints))
-        brokers = read.image.brokers
-        wanted = sorted(set(request.broker_ids)) or list(brokers)
-        found = [brokers.get(broker_id) for broker_id in wanted]
         return common.ListBrokersResponse(
             read=common.ReadInfo(offset=read.offset),
-            brokers=[broker_codec.BROKER.to_pb(broker) for broker in found if broker is not None],
-            unknown_ids=[broker_id for broker_id in wanted if broker_id not in brokers],
+            brokers=[broker_codec.BROKER.to_pb(broker) for broker in read.image.brokers.values()],
         )
 
 

@@ -150,8 +150,7 @@ def _too_old(voter: Voter, kraft_version: int) -> ApiError | None:
 class VotersService(VotersServicer):
     """The gRPC service that changes the quorum's voters (KIP-853)."""
 
-    def __init__(self, requests: WaitingRequests, changes: VoterChanges, hints: Hints) -> None:
-        self._requests = requests
+    def __init__(self, changes: VoterChanges, hints: Hints) -> None:
         self._changes = changes
         self._hints = hints
 

@@ -43,7 +43,7 @@ from metaquorum.metadata.settings.broker_keys import is_id_memory
 from metaquorum.metadata.settings.configs import check_values, key_of, notes_on, splits_as_list
 from metaquorum.metadata.settings.keys import ConfigValueError, split_parts, whole_number
 from metaquorum.metadata.settings.quotas import entity_problem, entity_title, sorted_entity, value_problem
-from metaquorum.metadata.settings.resource_keys import GroupBounds
+from metaquorum.metadata.settings.resource_keys import GroupBounds, MatchError
 from metaquorum.metadata.settings.topic_names import name_problem
 
 # Decisions on configurations: set, delete, append and subtract, with one result per resource.
@@ -156,6 +156,8 @@ def _decide_resource(
             after[op.name] = value
     try:
         check_values(resource, after, [op.name for op in ops], bounds)
+    except MatchError as error:
+        return ErrorCode.INVALID_CONFIG, str(error)
     except ConfigValueError as error:
         # Kafka uses another code for brokers and client metrics.
         is_other = resource.resource_type in (BROKER_RESOURCE, CLIENT_METRICS_RESOURCE)
@@ -206,7 +208,7 @@ def _broker_refusal(image: MetadataImage, name: str, voters: frozenset[int]) -> 
     number = whole_number(name, _MAX_BROKER_ID)
     if number is None or str(number) != name:
         return ErrorCode.INVALID_REQUEST, f"{name!r} is not a broker id: write a whole number of 0 or more"
-    if number not in image.brokers and number not in voters:
+    if number not in image.brokers and number not in voters and number not in image.controllers:
         text = f"broker {name} is not registered: list the registered brokers"
         return ErrorCode.BROKER_ID_NOT_REGISTERED, text
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import groupby
 from types import EllipsisType
 from typing import Any
@@ -13,7 +14,7 @@ import msgspec
 from metaquorum.clients.acl_fields import RIGHT, in_message
 from metaquorum.listeners.access.steps import CLUSTER, CONFIGURED, AccessStep, Each, RightNeeded, on_cluster
 from metaquorum.listeners.forwarded.access import acl_filter
-from metaquorum.listeners.forwarded.shown_configs import ShownConfigs
+from metaquorum.listeners.forwarded.described_configs import OwnConfig, describe_configs
 from metaquorum.listeners.services import Offered
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import (
@@ -23,12 +24,10 @@ from metaquorum.metadata.image import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     Acl,
-    ConfigResource,
     MetadataImage,
 )
 from metaquorum.metadata.settings.acls import Operation as Op
 from metaquorum.metadata.settings.acls import filter_problem, list_acls
-from metaquorum.metadata.settings.configs import ConfigEntry, describe_resource
 from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER, QuotaFilter, describe_quotas
 from metaquorum.metadata.settings.scram import describe_users
 from metaquorum.wire.messages import (
@@ -36,8 +35,6 @@ from metaquorum.wire.messages import (
     DescribeAclsResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     ListConfigResourcesRequest,
@@ -134,42 +131,6 @@ def describe_client_quotas(
     )
 
 
-def describe_configs(
-    body: DescribeConfigsRequest, version: int, image: MetadataImage
-) -> DescribeConfigsResponse:
-    """The configurations as the active controller knows them: without the brokers' files, also for brokers
-    that do not run."""
-    shown = ShownConfigs(version, body.include_synonyms, body.include_documentation)
-
-    def found(resource: ConfigResource) -> tuple[ConfigEntry, ...] | ApiError:
-        return _config_refusal(resource, image) or describe_resource(image, resource, all_keys=True)
-
-    return DescribeConfigsResponse(
-        results=tuple(
-            shown(each, found(ConfigResource(each.resource_type, each.resource_name)))
-            for each in body.resources
-        )
-    )
-
-
-def _config_refusal(resource: ConfigResource, image: MetadataImage) -> ApiError | None:
-    name = resource.name
-    match resource.resource_type:
-        case 2 if image.topics.topic_named(name) is None:
-            text = f"there is no topic {name}: list the topics to see which exist"
-            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-        case 4 if name and name not in map(str, image.brokers):
-            text = f"broker {name} is not registered: list the registered brokers"
-            return ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
-        case 16 | 32 if not name:
-            return ApiError(ErrorCode.INVALID_REQUEST, "this has no default configuration: give a name")
-        case 2 | 4 | 16 | 32:
-            return None
-        case other:
-            text = f"controllers do not describe resource type {other}: use a broker"
-            return ApiError(ErrorCode.INVALID_REQUEST, text)
-
-
 def list_config_resources(
     body: ListConfigResourcesRequest, version: int, image: MetadataImage
 ) -> ListConfigResourcesResponse:
@@ -259,9 +220,11 @@ DESCRIBED_BY_CONTROLLERS = {name: each for name, each in DESCRIBED.items() if ea
 
 
 def out_of_image(
-    described: Mapping[str, Described], image: Callable[[], MetadataImage]
+    described: Mapping[str, Described], image: Callable[[], MetadataImage], own: OwnConfig
 ) -> dict[str, Offered]:
-    """What a listener offers of these, in the versions that `wire/tables` has."""
+    """What a listener of the node with `own` offers of these, in the versions that `wire/tables` has."""
+    answers = {name: each.answer for name, each in described.items()}
+    answers["DescribeConfigs"] = partial(describe_configs, own=own)
 
     def offered(name: str, answer: Callable[[Any, int, MetadataImage], object]) -> Offered:
         return Offered(
@@ -270,4 +233,4 @@ def out_of_image(
             lambda request, client: answer(request.body, request.header.version, image()),
         )
 
-    return {name: offered(name, each.answer) for name, each in described.items()}
+    return {name: offered(name, answer) for name, answer in answers.items()}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from metaquorum.listeners.forwarded import access, cluster, configs, nodes, partitions, topics
+from metaquorum.listeners.forwarded import access, cluster, configs, nodes, topics
 from metaquorum.listeners.forwarded.api import AskedBy, Forwarded
 from metaquorum.wire.table import API_BY_NAME
 
 ANSWERED: dict[str, Forwarded] = {
     each.name: each
-    for module in (topics, configs, partitions, cluster, access, access, nodes)
+    for module in (topics, configs, cluster, access, nodes)
     for each in vars(module).values()
     if isinstance(each, Forwarded)
 }

@@ -188,6 +188,13 @@ def _single(name: str, kind: Kind, default: Value | None = None, text: str = "",
 
 _ONLY_PEM = "Only PEM is read; Kafka's other types are accepted if no file is set."
 
+THROTTLES = (
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
+"""No file has them, and a broker that is described has them only where they are set."""
+
 _OF_ALL = (
     _shared(
         "log.cleaner.threads",
@@ -275,9 +282,7 @@ _OF_ALL = (
     ),
     _shared("transaction.partition.verification.enable", Kind.BOOLEAN, True),
     _shared("remote.log.index.file.cache.total.size.bytes", Kind.LONG, 1024 * MIB, minimum=1),
-    _shared("leader.replication.throttled.rate", Kind.LONG, MAX_LONG, minimum=0, is_live=True),
-    _shared("follower.replication.throttled.rate", Kind.LONG, MAX_LONG, minimum=0, is_live=True),
-    _shared("replica.alter.log.dirs.io.max.bytes.per.second", Kind.LONG, MAX_LONG, minimum=0, is_live=True),
+    *(_shared(name, Kind.LONG, MAX_LONG, minimum=0, is_live=True) for name in THROTTLES),
 )
 
 _OF_ONE = (
@@ -393,7 +398,9 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {name: key.synonyms for name, k
 """Synonymous broker keys, the strongest first."""
 
 STATIC_DEFAULTS: Mapping[str, str] = {
-    name: text for name, key in SHARED_KEYS.items() if (text := key.default_text) is not None
+    name: text
+    for name, key in SHARED_KEYS.items()
+    if (text := key.default_text) is not None and name not in THROTTLES
 }
 """What a broker's keys are if nothing is set."""
 

@@ -25,6 +25,7 @@ from metaquorum.metadata.settings.broker_keys import (
     BROKER_KEYS,
     BROKER_SYNONYMS,
     STATIC_DEFAULTS,
+    THROTTLES,
     broker_key,
     check_broker_value,
     is_id_memory,
@@ -306,7 +307,7 @@ def describe_broker(
     own = image.configs.get(ConfigResource(BROKER_RESOURCE, str(broker_id))) or NOTHING
     shared = image.configs.get(CLUSTER_DEFAULT) or NOTHING
     entries = []
-    for name in sorted({*own, *shared, *BROKER_KEYS} if all_keys else own):
+    for name in sorted({*own, *shared, *(BROKER_KEYS.keys() - THROTTLES)} if all_keys else own):
         synonyms = _synonyms(image, BROKER_SYNONYMS.get(name, _names(name)), broker_id, static)
         in_force = _strongest(synonyms, None)
         entries.append(
@@ -364,9 +365,10 @@ def describe_group(
 
 
 def describe_client_metrics(image: MetadataImage, name: str) -> tuple[ConfigEntry, ...]:
-    """What was set on a client metrics subscription."""
+    """What was set on a client metrics subscription; as in Kafka, without synonyms."""
     resource = ConfigResource(CLIENT_METRICS_RESOURCE, name)
-    return _plain(image, resource, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+    entries = _plain(image, resource, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+    return tuple(replace(entry, synonyms=()) for entry in entries)
 
 
 def _plain(image: MetadataImage, resource: ConfigResource, source: ConfigSource) -> tuple[ConfigEntry, ...]:

@@ -229,6 +229,11 @@ _MATCHABLE = frozenset(
 )
 
 
+class MatchError(ConfigValueError):
+    """What `match` of client metrics cannot hold; Kafka's code is INVALID_CONFIG here, and INVALID_REQUEST
+    for their other keys."""
+
+
 def check_metrics_values(configs: Mapping[str, str]) -> None:
     """Raises ConfigValueError; `match` holds `attribute=pattern` parts."""
     for name, text in configs.items():
@@ -246,10 +251,10 @@ def check_metrics_values(configs: Mapping[str, str]) -> None:
 def _check_pattern(part: str) -> None:
     attribute, equals, pattern = part.partition("=")
     if not equals or "=" in pattern or attribute.strip() not in _MATCHABLE:
-        raise ConfigValueError(
+        raise MatchError(
             f"match cannot hold {part!r}: write attribute=pattern with one of {', '.join(sorted(_MATCHABLE))}"
         )
     try:
         re.compile(pattern.strip())
     except re.error as error:
-        raise ConfigValueError(f"match cannot hold {part!r}: the pattern is wrong, {error}") from None
+        raise MatchError(f"match cannot hold {part!r}: the pattern is wrong, {error}") from None

@@ -185,7 +185,6 @@ class ClusterFacts:
     end_ms: int = 0
     nodes: int = 0
     records: int = 0
-    bytes: int = 0
     partitions: int = 0
     topics: int = 0
     sums: Counter[str] = field(default_factory=Counter)

@@ -212,12 +212,11 @@ def gather(source: TableSource) -> Fleet:
 def _small_tables(source: TableSource, facts: Any) -> None:
     counts = source.row_counts("records")
     nodes: dict[str, set[object]] = defaultdict(set)
-    for row in source.rows("files", ("cluster", "node_id", "file", "bytes", "end_offset", "used")):
+    for row in source.rows("files", ("cluster", "node_id", "file", "end_offset")):
         cluster_facts = facts(row["cluster"])
         node_id = row["node_id"]
         nodes[row["cluster"]].add(parent_of(row["file"]) if node_id is None else node_id)
         cluster_facts.nodes = len(nodes[row["cluster"]])
-        cluster_facts.bytes += row["bytes"] or 0
         # Without the table of records (it may be stored elsewhere), the end of the log is the best estimate.
         cluster_facts.records = (
             counts.get(row["cluster"], 0) if counts else max(cluster_facts.records, row["end_offset"] or 0)

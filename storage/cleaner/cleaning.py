@@ -63,8 +63,6 @@ class CleaningPass:
         self._pool = pool
         self._check = check
         self._keys = KeyOffsets(task.key_bytes)
-        self._read_bytes = 0
-        self._after_bytes = 0
 
     def pieces(self) -> Generator[int, None, None]:
         """The whole pass; closing it removes what is not staged yet. Raises CorruptLogError (the log
@@ -82,15 +80,7 @@ class CleaningPass:
         )
         for group in group_segments(facts, task.segment_bytes):
             yield from self._rewrite(group, records)
-        self.result = CleaningResult(
-            cleaned_to=cleaned_to,
-            bytes_read=self._read_bytes,
-            bytes_before=sum(one.size_bytes for one in facts),
-            bytes_after=self._after_bytes,
-            records_before=records.records_read,
-            records_after=records.records_kept,
-            utilization=self._keys.utilization,
-        )
+        self.result = CleaningResult(cleaned_to)
 
     # ---- the keys
 
@@ -158,7 +148,6 @@ class CleaningPass:
             if not whole:
                 cleaned.close()
                 forget_cleaned(self._disk, task.directory, base)
-        self._after_bytes += cleaned.size
         self.staged = Staged([one.base_offset for one in group], group[-1].end_offset)
         yield 0
 
@@ -224,7 +213,6 @@ class CleaningPass:
                 text = f"expected a batch at byte {position}, found {len(buf)} bytes"
                 raise CorruptLogError(segment.path, position, segment.base_offset, text, _ADVICE)
             position += batch_start
-            self._read_bytes += batch_start
             yield batches, batch_start
 
     def _read(self, segment: TimedSegment, position: int, size: int) -> bytes:
@@ -278,12 +266,6 @@ class CleaningResult(NamedTuple):
     """The result of a whole pass. `cleaned_to` is where the dirty part now begins."""
 
     cleaned_to: int
-    bytes_read: int
-    bytes_before: int
-    bytes_after: int
-    records_before: int
-    records_after: int
-    utilization: float
 
 
 def segment_facts(log: PartitionLog, *, timed: bool = True) -> list[SegmentFacts]:

@@ -41,9 +41,7 @@ class CleaningPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     first_dirty: int
     end: int
-    dirty_bytes: int
     dirty_ratio: float
-    overdue: bool
 
 
 def first_dirty_offset(cleaned_to: int | None, start: int, end: int) -> int:
@@ -83,9 +81,7 @@ def plan_cleaning(
     return CleaningPlan(
         first_dirty=first_dirty,
         end=whole[-1].end_offset,
-        dirty_bytes=dirty_bytes,
         dirty_ratio=ratio,
-        overdue=overdue,
     )
 
 

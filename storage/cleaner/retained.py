@@ -44,15 +44,13 @@ class LastOfProducer(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class RecordFilter:
-    """Decides what stays. `now_ms` is when the pass began, wall clock. Counts the records that it saw."""
+    """Decides what stays. `now_ms` is when the pass began, wall clock."""
 
     keys: KeyOffsets
     transactions: CleanedTransactions
     producers: Mapping[int, LastOfProducer]
     now_ms: int
     delete_retention_ms: int
-    records_read: int = 0
-    records_kept: int = 0
 
     def batch(self, opened: BatchToClean) -> bytes | None:
         """What is left of a batch; None if nothing is. Raises BatchError."""
@@ -60,11 +58,9 @@ class RecordFilter:
         dropped = self.transactions.is_dropped(header, data)
         horizon = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
         is_old = horizon is not None and horizon <= self.now_ms
-        self.records_read += header.records_count
         if (dropped and (is_old or not header.is_control)) or not header.records_count:
             return self._emptied(header)
         if header.is_control:
-            self.records_kept += header.records_count
             if dropped and horizon is None:
                 return self._with_horizon(opened)
             return data
@@ -97,7 +93,6 @@ class RecordFilter:
         kept = self._kept(header, plain, places, drops_tombstones=drops_tombstones)
         if not kept:
             return self._emptied(header)
-        self.records_kept += len(kept)
         lengths = places.value_lengths
         if horizon is None and min(lengths) < 0 and any(lengths[at] < 0 for at in kept):
             return _rebuilt(header, plain, places, kept, self.now_ms + self.delete_retention_ms)
@@ -254,11 +249,6 @@ class KeyOffsets:
 
     def __len__(self) -> int:
         return len(self._offsets)
-
-    @property
-    def utilization(self) -> float:
-        """How full it is, from 0 to 1 (above 1 with a single batch that is too large)."""
-        return self._bytes / self._max_bytes
 
     def has_room(self, keys: list[bytes]) -> bool:
         """Whether all of these still fit if they are new. Always true while it is empty."""

@@ -155,10 +155,6 @@ class RunReader(LogReader):
     ) -> None:
         super().__init__(disk, path, tolerant=True, start_offset=start_offset, places=places)
 
-    def found(self) -> Iterator[RecordBatch | BatchRun | Damage]:
-        """Everything there is now, as from a LogReader, except that runs are combined."""
-        yield from self
-
     def _take_fast(self, buf: bytes, items: list[RecordBatch | Damage]) -> int:
         if self._expected is None:
             return super()._take_fast(buf, items)

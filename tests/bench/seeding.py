@@ -7,7 +7,6 @@ replicas) and how it gets into a metadata directory: as a snapshot, or as the lo
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import shutil
 import tempfile
@@ -227,11 +226,6 @@ def start(cluster: Cluster, running: Sequence[FleetProcess] = ()) -> None:
     for node in cluster.brokers:
         node.start()
     cluster.wait_brokers({node.node_id: "running" for node in cluster.brokers})
-
-
-def merged(*parts: Mapping[str, str]) -> dict[str, str]:
-    """Merges configurations; later ones override earlier ones."""
-    return functools.reduce(lambda one, other: {**one, **other}, parts, {})
 
 
 def resident_mib(pid: int) -> float:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -16,6 +18,7 @@ import confluent_kafka.admin
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 
 HOST = "127.0.0.1"
+S = TypeVar("S")
 
 QUICK_BROKERS = {
     **FAST_BROKERS["broker"],
@@ -27,6 +30,18 @@ QUICK_BROKERS = {
 """Each internal topic has one partition: its leader coordinates every group, or every transaction."""
 
 QUICK = {**FAST_BROKERS, "broker": QUICK_BROKERS}
+
+
+@contextmanager
+def kafka_site(
+    folder: Path, site: Callable[[Cluster], S], controllers: int, properties: Mapping[str, Mapping[str, str]]
+) -> Iterator[S]:
+    """A running cluster with three brokers, which has met no bug when it ends."""
+    with Cluster(folder, controllers=controllers, brokers=3, properties=properties) as cluster:
+        made = site(cluster)
+        cluster.start()
+        yield made
+        cluster.assert_no_bugs()
 
 
 class KafkaCluster:

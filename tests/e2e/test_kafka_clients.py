@@ -19,12 +19,13 @@ import kafka
 import kafka.admin
 import pytest
 
-from tests.e2e.cluster import FAST_BROKERS, Cluster
+from tests.e2e.cluster import FAST_BROKERS
 from tests.e2e.kafka_site import (
     HOST,
     KafkaCluster,
     confluent_produce,
     confluent_read,
+    kafka_site,
     restart,
     wait_for_leaders,
 )
@@ -36,12 +37,8 @@ MESSAGES = 500
 
 @pytest.fixture(name="site", scope="module")
 def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    folder: Path = tmp_path_factory.mktemp("kafka")
-    with Cluster(folder, controllers=1, brokers=3, properties=FAST_BROKERS) as cluster:
-        site = KafkaCluster(cluster)
-        cluster.start()
+    with kafka_site(tmp_path_factory.mktemp("kafka"), KafkaCluster, 1, FAST_BROKERS) as site:
         yield site
-        cluster.assert_no_bugs()
 
 
 def values(tag: str) -> list[bytes]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -15,6 +14,7 @@ import kafka
 import pytest
 
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
+from tests.e2e.kafka_site import kafka_site
 
 pytestmark = pytest.mark.e2e
 
@@ -91,12 +91,8 @@ class Site:
 
 @pytest.fixture(name="site", scope="module")
 def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder: Path = tmp_path_factory.mktemp("transactions")
-    with Cluster(folder, controllers=1, brokers=3, properties=FAST_BROKERS) as cluster:
-        site = Site(cluster)
-        cluster.start()
+    with kafka_site(tmp_path_factory.mktemp("transactions"), Site, 1, FAST_BROKERS) as site:
         yield site
-        cluster.assert_no_bugs()
 
 
 def send(producer: confluent_kafka.Producer, topic: str, tag: str, count: int = 9) -> list[bytes]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster
 from tests.e2e.group_members import Member, goes_through_everything
 from tests.e2e.kafka_site import (
     QUICK,
@@ -24,6 +23,7 @@ from tests.e2e.kafka_site import (
     confluent_produce,
     confluent_read,
     create_topics_of_load,
+    kafka_site,
     kill_in_turn,
     wait_for_leaders,
 )
@@ -39,12 +39,8 @@ PER_REQUEST = 100
 @pytest.fixture(name="site", scope="module")
 def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     node_environment()
-    folder: Path = tmp_path_factory.mktemp("kafkajs")
-    with Cluster(folder, controllers=3, brokers=3, properties=QUICK) as cluster:
-        site = KafkaCluster(cluster)
-        cluster.start()
+    with kafka_site(tmp_path_factory.mktemp("kafkajs"), KafkaCluster, 3, QUICK) as site:
         yield site
-        cluster.assert_no_bugs()
 
 
 def words(site: KafkaCluster, command: str, **given: Any) -> list[str]:

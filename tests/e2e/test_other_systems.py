@@ -90,10 +90,6 @@ def test_a_cluster_is_killed_and_loses_nothing(tmp_path: Path) -> None:
         command("local", "down", *place)
 
 
-def test_the_demo() -> None:
-    assert "All steps succeeded" in command("demo")
-
-
 def test_log_tools_say_the_same_on_windows() -> None:
     logs = [
         "tests/data/kafka-3.7-upgrade",

@@ -22,7 +22,6 @@ import kafka.errors
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.e2e.cluster import Cluster
 from tests.e2e.group_members import Join, Member, goes_through_everything
 from tests.e2e.kafka_site import (
     QUICK,
@@ -33,6 +32,7 @@ from tests.e2e.kafka_site import (
     confluent_produce,
     confluent_read,
     create_topics_of_load,
+    kafka_site,
     kill_in_turn,
     wait_for_leaders,
 )
@@ -49,12 +49,8 @@ Threads = list[threading.Thread]
 
 @pytest.fixture(name="site", scope="module")
 def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    folder: Path = tmp_path_factory.mktemp("python-clients")
-    with Cluster(folder, controllers=3, brokers=3, properties=QUICK) as cluster:
-        site = KafkaCluster(cluster)
-        cluster.start()
+    with kafka_site(tmp_path_factory.mktemp("python-clients"), KafkaCluster, 3, QUICK) as site:
         yield site
-        cluster.assert_no_bugs()
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

@@ -220,7 +220,6 @@ PATIENT = {
     "controller.quorum.election.timeout.ms": "60000",
 }
 """Ours does not stand for election."""
-VOTERS_APIS = ("ApiVersions", "Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "Fetch")
 VOTERS_RULES = (
     Rule(
         "ApiVersions",

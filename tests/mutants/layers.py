@@ -96,7 +96,7 @@ _STATE_TESTS = (
     "tests/properties/test_replay_laws.py",
     "tests/properties/test_codec_roundtrip.py",
     "tests/properties/test_partition_changes.py",
-    "tests/properties/test_dump_text.py",
+    "tests/properties/test_codec_roundtrip.py",
     "tests/properties/test_batch_runs.py",
 )
 
@@ -284,7 +284,7 @@ LAYERS: dict[str, Layer] = {
                 "tests/unit/server",
                 "tests/stories",
                 "tests/unit/metadata/test_partition_files.py",
-                "tests/unit/metadata/test_partition_text.py",
+                "tests/unit/metadata/test_partition_files.py",
                 "tests/unit/pipeline/audit",
                 "tests/unit/pipeline/report/test_report.py",
                 "tests/properties/test_voter_plans.py",

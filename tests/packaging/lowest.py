@@ -26,7 +26,7 @@ TESTS = (
 )
 OTHERWISE_HERE = (
     "tests/unit/cli/test_recorded_options.py",  # recorded with the newest click, whose options say more
-    "tests/unit/cli/test_start.py::test_what_is_looked_for_has_these_names",  # the extra pipeline is absent
+    "tests/unit/cli/test_extras.py::test_what_is_looked_for_has_these_names",  # the extra pipeline is absent
 )
 _ENVIRONMENT = REPOSITORY / ".venv" / "lowest"
 _NEWEST_ONLY = ("grpc", "mypy", "types-", "ruff", "import-linter", "codespell", "flask", "moto", "google")

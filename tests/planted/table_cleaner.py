@@ -8,7 +8,7 @@ CLEANER = "tests/properties/test_cleaner.py"
 RULES = "tests/unit/storage/test_cleaner_rules.py"
 DIRECTORY = "tests/unit/broker/test_directory_cleaner.py"
 OPENED = "tests/unit/broker/test_replica_opened.py"
-CODECS = "tests/unit/storage/test_codecs.py"
+CODECS = "tests/unit/storage/test_batches.py"
 
 CLEANER_BUGS = (
     Bug(
@@ -109,5 +109,14 @@ CLEANER_BUGS = (
         old="        disk.remove(join(directory, name))\n    disk.sync_directory(directory)\n",
         new="        disk.remove(join(directory, name))\n",
         caught_by=("tests/unit/storage/test_swaps.py",),
+    ),
+    Bug(
+        name="an-open-transaction-is-cleaned",
+        breaks="nothing at or above the last stable offset is compacted",
+        source="Kafka's LogCleanerManager.cleanableOffsets",
+        file="broker/replica/manager.py",
+        old="            below_offset=partition.last_stable_offset,\n",
+        new="            below_offset=partition.high_watermark,\n",
+        caught_by=("tests/unit/broker/test_what_is_forgotten.py",),
     ),
 )

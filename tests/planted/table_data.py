@@ -125,6 +125,15 @@ REPLICATION_BUGS = (
         new="        if acks == ACKS_ALL and len(self.isr.committed) < 0:\n",
         caught_by=(PRODUCE,),
     ),
+    Bug(
+        name="isr-grown-below-the-start-of-the-epoch",
+        breaks="no replica joins the ISR that may lack records which only the leader knows to be committed",
+        source="KIP-497",
+        file="broker/replica/partition/leader.py",
+        old="        return max(self._log.high_watermark, self.epoch_start)\n",
+        new="        return self._log.high_watermark\n",
+        caught_by=("tests/unit/broker/test_replica_isr.py",),
+    ),
 )
 
 PRODUCER_BUGS = (

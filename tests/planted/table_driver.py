@@ -11,7 +11,7 @@ DURABLE = "tests/unit/node/test_driver_syncs.py"
 STREAM = "tests/unit/rpc/test_stream_transport.py"
 STREAM_FILE = "rpc/stream_transport.py"
 RUNNER_FILE = "node/node_runner.py"
-APPENDS = "tests/unit/controller/test_appends.py"
+APPENDS = "tests/unit/controller/test_node_leadership.py"
 
 SCHEDULER_BUGS = (
     Bug(

@@ -6,7 +6,7 @@ from tests.planted.bug import Bug
 
 ELIGIBLE = "tests/unit/controller/test_eligible_leaders.py"
 COLUMNS = "tests/properties/test_column_decisions.py"
-CLEAN = "tests/unit/storage/test_clean_shutdown.py"
+CLEAN = "tests/unit/storage/test_what_returned_is_durable.py"
 
 ELIGIBLE_BUGS = (
     Bug(
@@ -80,5 +80,14 @@ ELIGIBLE_BUGS = (
         old="untold = directories is not None and not",
         new="untold = directories is None and not",
         caught_by=("tests/unit/broker/test_node.py",),
+    ),
+    Bug(
+        name="a-proposed-member-makes-a-minimum",
+        breaks="no high watermark is reached that fewer replicas hold than min.insync.replicas says",
+        source="KIP-966",
+        file="broker/replica/partition/leader.py",
+        old="self.settings.holds_back_high_watermark or len(isr.committed) >= self.min_isr",
+        new="self.settings.holds_back_high_watermark or len(isr.maximal) >= self.min_isr",
+        caught_by=("tests/unit/broker/test_replica_isr.py",),
     ),
 )

@@ -13,7 +13,6 @@ COORDINATORS = "tests/unit/broker/test_coordinators.py"
 LOOPS = "tests/unit/broker/test_fetch_loops.py"
 STATE = "tests/unit/broker/test_transaction_state.py"
 MARKERS = "tests/unit/kafka/test_marker_sender.py"
-SIM = "sim 5001..5002"
 
 GROUP_BUGS = (
     Bug(
@@ -213,5 +212,14 @@ GROUP_BUGS = (
         old="        if self.in_session.pop(key, None) is not None or self.epoch != FIRST_EPOCH:\n",
         new="        if self.in_session.pop(key, None) is not None:\n",
         caught_by=(LOOPS,),
+    ),
+    Bug(
+        name="a-coordinator-is-woken-once",
+        breaks="what a coordinator has due is carried out, whether a request arrives or not",
+        source="docs/architecture.md",
+        file="broker/coordinator/coordinators.py",
+        old="                due.tick(now)\n                self._arm(due)\n",
+        new="                due.tick(now)\n",
+        caught_by=("tests/unit/broker/test_coordinators.py",),
     ),
 )

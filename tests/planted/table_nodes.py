@@ -111,8 +111,8 @@ NODE_BUGS = (
         breaks="a session expires after everything that arrived earlier is handled",
         source="K11",
         file="controller/brokers/sessions.py",
-        old="limit_ms = min(self._horizon_ms, now_ms)",
-        new="limit_ms = now_ms",
+        old="        if drained:\n            self._horizon_ms =",
+        new="        if True:\n            self._horizon_ms =",
         caught_by=(CONTROLLER,),
     ),
 )
@@ -125,7 +125,7 @@ DECISION_BUGS = (
         file="controller/active/outcome.py",
         old="return None if known is None or known.epoch != epoch else known",
         new="return known",
-        caught_by=("tests/unit/controller/test_work_slices.py",),
+        caught_by=("tests/unit/controller/test_decision_laws.py",),
     ),
     Bug(
         name="duplicate-registration-accepted",

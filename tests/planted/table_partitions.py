@@ -79,6 +79,15 @@ ISR_BUGS = (
         new="partition_epoch=before.partition_epoch,",
         caught_by=(REPLAY, SIM),
     ),
+    Bug(
+        name="isr-growth-accepts-a-broker-that-is-being-fenced",
+        breaks="no broker joins an ISR while its partitions are being moved away",
+        source="S4.10, KIP-841",
+        file="controller/partitions/alter_partition.py",
+        old="registration.fenced or not rules.may_lead(member.broker_id)",
+        new="registration.fenced",
+        caught_by=("tests/unit/controller/test_partition_requests.py",),
+    ),
 )
 
 ELECTION_BUGS = (
@@ -162,8 +171,8 @@ DIRECTORY_BUGS = (
         breaks="a damaged replica leads cleanly only if it is whole again",
         source="ADR 13",
         file="controller/partitions/log_dirs.py",
-        old="MIGRATING, directory, damaged_in(directory)}",
-        new="MIGRATING, directory, before}",
+        old="not in {directory, damaged_in(directory)}",
+        new="not in {directory, before}",
         caught_by=("tests/unit/controller/test_damaged_replicas.py", REQUESTS),
     ),
     Bug(
@@ -288,6 +297,15 @@ ID_BUGS = (
         old="        if home is not None and home.broker_id == broker_id:\n",
         new="        if home is not None and home.broker_id != broker_id:\n",
         caught_by=(IDS, NODE_IDS),
+    ),
+    Bug(
+        name="a-change-of-all-keys-forgets-the-ids",
+        breaks="the cluster remembers which ids are bound and were handed out",
+        source="S0",
+        file="controller/settings/settings.py",
+        old="        if name not in named and not is_id_memory(name)\n",
+        new="        if name not in named\n",
+        caught_by=("tests/unit/controller/test_settings_decisions.py",),
     ),
 )
 

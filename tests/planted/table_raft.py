@@ -293,7 +293,7 @@ RAFT_BUGS = (
         old="if progress.directory_id and offset >",
         new="if offset >",
         caught_by=(
-            "tests/unit/raft/test_memory.py::test_voters_without_directory_ids_are_not_taken_for_one_another",
+            "tests/unit/raft/test_core.py::test_voters_without_directory_ids_are_not_taken_for_one_another",
         ),
     ),
     Bug(

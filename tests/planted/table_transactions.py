@@ -108,4 +108,13 @@ TRANSACTION_BUGS = (
         new="            fenced = current.ended(committed=False, now_ms=now.wall_ms)\n",
         caught_by=(STATE,),
     ),
+    Bug(
+        name="the-second-commit-of-offsets-is-out-of-order",
+        breaks="a transaction takes offsets of its groups any number of times",
+        source="KIP-98",
+        file="broker/replica/partition/leader.py",
+        old="producers.check(header, sequenced=not by_coordinator)",
+        new="producers.check(header, sequenced=True)",
+        caught_by=("tests/unit/broker/test_replica_transactions.py",),
+    ),
 )

@@ -101,6 +101,15 @@ VOTER_BUGS = (
         caught_by=(HISTORIES, SEEDS),
     ),
     Bug(
+        name="observer-succeeds-its-leader",
+        breaks="a controller that is not a voter does not stand when its leader's epoch ends",
+        source="KIP-853, KIP-595: EndQuorumEpoch",
+        file="raft/protocol/election.py",
+        old="        or state.is_observer\n    ):",
+        new="        or not state.identity.may_vote\n    ):",
+        caught_by=("tests/raft/test_scripts.py::test_script[voters_observer_stands_for_nobody]",),
+    ),
+    Bug(
         name="lagging-observer-is-added",
         breaks="an observer becomes a voter only when it is within a bound of the leader's end",
         source="KIP-853",

@@ -109,7 +109,7 @@ MAJORITY = Bug(
     file="raft/voters.py",
     old="return voter_count // 2 + 1",
     new="return voter_count",
-    caught_by=("tests/unit/raft/test_quorum.py",),
+    caught_by=("tests/unit/raft/test_config_values.py",),
 )
 
 
@@ -122,7 +122,7 @@ def test_a_copy_imports_itself_and_judges(tmp_path: Path) -> None:
     with workshop.planted(MAJORITY):
         caught = workshop.judge(command)
     assert caught.verdict is Verdict.CAUGHT
-    assert "test_quorum.py::" in caught.detail
+    assert "test_config_values.py::" in caught.detail
     assert (tmp_path / MAJORITY.file).read_text() == (REPOSITORY / MAJORITY.file).read_text()
 
 

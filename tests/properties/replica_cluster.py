@@ -22,7 +22,6 @@ from tests.unit.broker.replica_world import TOPIC, ListDisk, Replica, Ticket, an
 
 BROKERS = (1, 2, 3)
 PRODUCER = 7
-KEPT_BATCHES = 5
 
 
 @dataclass(frozen=True)

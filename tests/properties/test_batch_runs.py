@@ -195,7 +195,7 @@ def test_a_reader_of_runs_gives_what_a_reader_of_batches_gives(name: str, start:
         wanted = list(LogReader(disk, path, tolerant=True, start_offset=start))
         reader = RunReader(disk, path, start_offset=start)
         found: list[RecordBatch | Damage] = []
-        for one in reader.found():
+        for one in reader:
             found += one.batches() if isinstance(one, BatchRun) else [one]
         assert found == wanted
         assert reader.next_offset == base + 2 * MIN_BATCHES

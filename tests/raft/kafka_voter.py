@@ -35,7 +35,6 @@ UNATTACHED, VOTED, CANDIDATE, LEADER, FOLLOWER, RESIGNED = (
     *("unattached", "voted", "candidate"),
     *("leader", "follower", "resigned"),
 )
-Sends = list[tuple[int, Any]]
 
 
 def backoff(place: int, count: int) -> int:

@@ -3,7 +3,8 @@ the KIP and from how its nodes behave. Nothing of our core is in it.
 
 The voters are the newest record of its log, committed or not. It knows replicas by id and directory, votes
 for candidates that its log does not name, finds a leader through bootstrap servers while it is no voter, and
-needs an address for each leader that it is to follow. As leader it changes the voters one at a time.
+needs an address for each leader that it is to follow. As leader it changes the voters one at a time. Where
+3.9 itself is weak, the model ends with `KafkaEnds`.
 
 Where it differs from Kafka: it asks for an update of its entry sooner (`UPDATE_MS`, Kafka: 6 s), and asks
 again after a fetch was in its way, as from 4.0 on. An answer of a voter that was removed meanwhile is
@@ -55,6 +56,13 @@ BEGIN_MS, UPDATE_MS, PATIENCE_MS = FETCH_TIMEOUT_MS // 2, 600, 3_600_000
 FORMATTED = -1
 """The offset of the voters that formatting wrote."""
 VERSIONS = VersionRange(0, 1)
+STALE = (RaftError.FENCED_LEADER_EPOCH, RaftError.NOT_LEADER_OR_FOLLOWER, RaftError.UNKNOWN_LEADER_EPOCH)
+LOST_ADDRESS = "started again with a leader whose address it does not hold, and fetched from it"
+WAS_EMPTIED = "leads, as others say, with the disk that it had before"
+
+
+class KafkaEnds(KafkaStops):
+    """3.9 ends here whatever the others say. Somebody starts it again, or formats its directory."""
 
 
 class ApiVersionsRequest(NamedTuple):
@@ -564,6 +572,10 @@ class KafkaVoter39(KafkaVoter):
             if self.role == LEADER:
                 self._on_versions(source, response)
             return
+        known = response.epoch == self.epoch and self.leader_id is not None
+        if isinstance(response, ms.FetchResponse) and known and self.role == UNATTACHED:
+            if response.error not in STALE:
+                raise KafkaEnds(LOST_ADDRESS)
         if response.error is RaftError.INVALID_VOTER_KEY and response.epoch == self.epoch:
             self.retry_at[source] = self.now + PACE_MS
             if self.leader_id is None and response.leader_id is not None:
@@ -582,6 +594,8 @@ class KafkaVoter39(KafkaVoter):
             if leader_id is not None and self._heard:  # it knew the leader, and not where it is
                 self._follow(epoch, leader_id)
             return
+        if leader_id == self.node_id and self.end.offset == 0 and epoch > self.epoch:
+            raise KafkaEnds(WAS_EMPTIED)
         super()._learn(leader_id, epoch)
 
 

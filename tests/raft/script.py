@@ -27,19 +27,12 @@ from tests.raft.telling import (
     show_voters,
 )
 from tests.raft.world import MemoryDisk, Message, Node, World, address
+from tests.scripts.player import play
 
 
 def run_script(text: str) -> str:
-    """Comments and commands stay; what stands below each command is replaced by what it does now."""
     script = Script()
-    output: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("> "):
-            output += [line, *script.run(line[2:])]
-        elif line.startswith("#") or not line.strip():
-            output.append(line)
-    output += script.left()
-    return "\n".join(output) + "\n"
+    return play(text, script.run, script.left)
 
 
 class Script:

@@ -66,7 +66,6 @@ class ControllerPlayer(Player):
         self.seen_offset = 0
         self.waiting: dict[int, str] = {}
         self.names: dict[str, str] = {}
-        self._known: dict[str, str] = {}
         self._memory = Memory(*NOT_TOLD)
         self.tokens: list[requests_settings.CreateTokenResponse] = []
         self.mutator: Mutator | None = None

@@ -37,7 +37,6 @@ class CoordinatorPlayer(Player):
         self._internal_topic = internal_topic
         self._callers = 0
         self._ids: dict[str, str] = {}
-        self._known: dict[str, str] = {}
         self._how: dict[str, str] = {}
         self._client = "client"
 
@@ -67,18 +66,8 @@ class CoordinatorPlayer(Player):
                 self._how[how[1]] = how[2]
         super().run(" ".join(words))
         self._how = {}
-        self._say_state()
+        self.say_changed(self.facts())
         return self.lines
-
-    def _say_state(self) -> None:
-        """What is other than it was when it was said last."""
-        facts = self.facts()
-        for name, fact in facts.items():
-            if self._known.get(name) != fact:
-                self.say(f". {name}: {fact}")
-        for name in sorted(self._known.keys() - facts.keys()):
-            self.say(f". {name}: no more")
-        self._known = facts
 
     # ---- what happens ----------------------------------------------------------------------------
 

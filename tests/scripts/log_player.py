@@ -47,7 +47,6 @@ class LogPlayer(Player):
         self.cleaned_to: int | None = None
         self.checkpoints: list[Checkpoint] = []
         self.tickets: list[SyncTicket] = []
-        self._known: dict[str, str] = {}
         self._files: dict[str, str] = {}
 
     def say(self, line: str) -> None:
@@ -61,7 +60,8 @@ class LogPlayer(Player):
         steps = [each for each in self.disk.told() if not each.startswith("open ")]
         if steps:
             self.say(f"disk: {'; '.join(steps)}")
-        self._say_state()
+        if self.log is not None:
+            self.say_changed(self._facts(self.log))
         return self.lines
 
     @property
@@ -71,18 +71,6 @@ class LogPlayer(Player):
         return self.log
 
     # ---- what it knows
-
-    def _say_state(self) -> None:
-        """What is other than it was when it was said last."""
-        if self.log is None:
-            return
-        facts = self._facts(self.log)
-        for name, fact in facts.items():
-            if self._known.get(name) != fact:
-                self.say(f". {name}: {fact}")
-        for name in sorted(self._known.keys() - facts.keys()):
-            self.say(f". {name}: no more")
-        self._known = facts
 
     def _facts(self, log: PartitionLog) -> dict[str, str]:
         if not isinstance(log, PartitionLog):

@@ -28,6 +28,7 @@ class Player:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self._known: dict[str, str] = {}
 
     def say(self, line: str) -> None:
         self.lines.append(f"  {line}")
@@ -35,6 +36,15 @@ class Player:
     def say_all(self, values: Iterable[object]) -> None:
         for each in values:
             self.say(show(each))
+
+    def say_changed(self, facts: dict[str, str]) -> None:
+        """What is other than it was when it was said last."""
+        for name, fact in facts.items():
+            if self._known.get(name) != fact:
+                self.say(f". {name}: {fact}")
+        for name in sorted(self._known.keys() - facts.keys()):
+            self.say(f". {name}: no more")
+        self._known = facts
 
     def run(self, command: str) -> list[str]:
         words = shlex.split(command)
@@ -46,14 +56,16 @@ class Player:
         return self.lines
 
 
-def play(text: str, player: Player) -> str:
-    """Comments and commands stay; what stands below each command is replaced by what it does now."""
+def play(text: str, run: Callable[[str], list[str]], left: Callable[[], list[str]] = list) -> str:
+    """Comments and commands stay; what stands below each command is replaced by what it does now. `left`:
+    what follows the last one."""
     output: list[str] = []
     for line in text.splitlines():
         if line.startswith("> "):
-            output += [line, *player.run(line[2:])]
+            output += [line, *run(line[2:])]
         elif line.startswith("#") or not line.strip():
             output.append(line)
+    output += left()
     return "\n".join(output) + "\n"
 
 

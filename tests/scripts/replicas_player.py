@@ -76,7 +76,6 @@ class ReplicasPlayer(OtherRequests):
         self.cluster = Cluster()
         self._host: Host | None = None
         self.asked: deque[SendToController] = deque()
-        self._known: dict[str, str] = {}
         self._memory = Memory(*LEFT_OUT)
 
     @property
@@ -102,17 +101,12 @@ class ReplicasPlayer(OtherRequests):
         manager = self.host.manager
         facts = {f"{show(each)}": self._partition(each) for each in manager.partitions}
         facts |= {f"offline {show(at)}": show(why) for at, why in manager._placement.offline.items()}
-        good, bad = show(manager.good_directories), show(manager.offline_directories)
+        good, bad = show(manager._placement.directories.good_ids()), show(manager.offline_directories)
         facts["status"] = show(manager.status()).removeprefix("ReplicaStatus ")
         facts["directories"] = f"good {good} bad {bad}"
         due_ms = manager.next_deadline_ms()
         facts["due"] = "-" if due_ms is None else f"+{due_ms - self.host.now_ms}"
-        for name, fact in facts.items():
-            if self._known.get(name) != fact:
-                self.say(f". {name}: {fact}")
-        for name in sorted(self._known.keys() - facts.keys()):
-            self.say(f". {name}: no more")
-        self._known = facts
+        self.say_changed(facts)
         partitions = {show(at): each for at, each in manager.partitions.items()}
         remembered = self._memory.told(
             **partitions,

@@ -37,7 +37,7 @@ SCRIPTS = sorted(HERE.glob("*/*.txt"))
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_script(path: Path, request: pytest.FixtureRequest) -> None:
     recorded = path.read_text(encoding="utf-8")
-    actual = play(recorded, PLAYERS[path.parent.name]())
+    actual = play(recorded, PLAYERS[path.parent.name]().run)
     if request.config.getoption("--rewrite"):
         path.write_text(actual, encoding="utf-8")
         return
@@ -50,4 +50,4 @@ def test_every_player_has_scripts() -> None:
 
 def test_a_changed_output_is_noticed() -> None:
     text = "> session\n  something that never happens\n"
-    assert play(text, SessionPlayer()) != text
+    assert play(text, SessionPlayer().run) != text

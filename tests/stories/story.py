@@ -40,6 +40,7 @@ from metaquorum.storage.files.snapshots import BOOTSTRAP_SNAPSHOT, snapshot_name
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from tests.images import replay_all
+from tests.scripts.player import play
 from tests.stories.answers import shown
 from tests.stories.records_of import Records, voter
 from tests.unit.metadata.made_logs import CLUSTER, START_MS
@@ -52,15 +53,7 @@ STEP_MS = 100
 
 
 def run_story(text: str, home: Path) -> str:
-    """Comments and commands stay; what stands below each command is replaced by what it does now."""
-    story = Story(home)
-    output: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("> "):
-            output += [line, *story.run(line[2:])]
-        elif line.startswith("#") or not line.strip():
-            output.append(line)
-    return "\n".join(output) + "\n"
+    return play(text, Story(home).run)
 
 
 class Story:

@@ -91,7 +91,6 @@ FOR_TESTS_AND_USERS = {
     "FILE_RULES",
     "RECORD_RULES",
     # what a test has to see of a state that no answer shows
-    "good_directories",
     "synced_end",
     "tail_problem",
     # the plain way that the fast one is compared with

@@ -141,10 +141,10 @@ async def walk(root: Path) -> list[Way]:
 
 async def unfenced(client: AdminClient, broker_id: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        listing = await client.list_brokers([broker_id])
-        while all(each.fenced for each in listing.brokers):
+        listing = await client.list_brokers()
+        while all(each.fenced for each in listing.brokers if each.broker_id == broker_id):
             await asyncio.sleep(0.05)
-            listing = await client.list_brokers([broker_id])
+            listing = await client.list_brokers()
 
 
 async def create(calls: BrokerCalls, name: str, partitions: int = 1) -> None:

@@ -234,8 +234,6 @@ class Commits:
             return None
         if isinstance(group, ConsumerGroup):
             return _epoch_error(group, member_id, generation)
-        if generation < 0 and not member_id and request.group_instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
         error = self._rebalances.stranger(group, member_id, request.group_instance_id)
         if error is not None:
             return error

@@ -82,7 +82,6 @@ class Following:
         step = FollowerStep.BACK_OFF
         if part.error is ErrorCode.FENCED_LEADER_EPOCH:
             self._fenced = True
-            self._log.changes |= Changes.POSITION
             step = FollowerStep.WAIT
         return FollowerOutcome(step=step, error=part.error, message=part.message)
 

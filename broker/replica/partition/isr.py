@@ -52,7 +52,7 @@ class FollowerProgress:
         of its previous fetch if it has reached the end that the leader had then."""
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
-        elif self.leader_end >= 0 and offset >= self.leader_end:
+        elif offset >= self.leader_end:
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.acknowledged = offset
         self.leader_end = max(leader_end, self.leader_end)
@@ -64,12 +64,11 @@ class FollowerProgress:
         if self.epoch is not None and at_ms > self.left_ms:
             self.caught_up_ms = max(self.caught_up_ms, at_ms)
 
-    def left_isr(self, leader_end: int, now_ms: int) -> None:
+    def left_isr(self, now_ms: int) -> None:
         """What it did before no longer counts: it may have lost its directory, and nothing may wait for it
         before it has caught up again."""
         self.caught_up_ms = self.fetched_ms = NEVER_MS
         self.left_ms = now_ms
-        self.leader_end = max(leader_end, self.leader_end)
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class IsrState:
 
     # ---- metadata ----------------------------------------------------------------------------
 
-    def update(self, info: PartitionInfo, *, leader_end: int, now_ms: int) -> None:
+    def update(self, info: PartitionInfo, *, now_ms: int) -> None:
         """Newer metadata, or the same again."""
         self._key = (info.topic_id, info.index)
         if info.leader_epoch != self.leader_epoch:
@@ -126,17 +125,17 @@ class IsrState:
         self.replicas = info.replicas
         self.adding = info.adding
         self.recovering = info.leader_recovery_state == RECOVERING
-        self._commit(info.isr, leader_end, now_ms)
+        self._commit(info.isr, now_ms)
 
     def _settle(self) -> None:
         """The partition epoch changed: earlier proposals can no longer take effect."""
         self._proposal = None
         self._held = ()
 
-    def _commit(self, isr: tuple[int, ...], leader_end: int, now_ms: int) -> None:
+    def _commit(self, isr: tuple[int, ...], now_ms: int) -> None:
         for broker_id in self.committed:
             if broker_id not in isr and broker_id in self.followers:
-                self.followers[broker_id].left_isr(leader_end, now_ms)
+                self.followers[broker_id].left_isr(now_ms)
         self.committed = isr
         self._count_members()
 
@@ -254,7 +253,7 @@ class IsrState:
         return tuple(members)
 
     def answered(
-        self, sent: PartitionAlteration, result: AlteredPartition | ApiError, *, leader_end: int, now_ms: int
+        self, sent: PartitionAlteration, result: AlteredPartition | ApiError, *, now_ms: int
     ) -> str | None:
         """Takes up the answer to `sent`, if that is still the proposal in flight. Returns a line for the
         operator if it was refused."""
@@ -265,26 +264,26 @@ class IsrState:
             proposal.repeat = True
             return None
         if result.error is ErrorCode.NONE:
-            self._accepted(result, leader_end, now_ms)
+            self._accepted(result, now_ms)
             return None
         if result.error in _NOT_APPLIED:
-            self._withdraw(proposal, result.error, leader_end, now_ms)
+            self._withdraw(proposal, result.error, now_ms)
         elif result.error not in _METADATA_IS_NEWER:
             proposal.repeat = True
         wanted = list(proposal.members)
         why = "" if result.message is None else f", {result.message}"
         return f"the ISR {wanted} was refused: {result.error.name}{why}"
 
-    def _accepted(self, result: AlteredPartition, leader_end: int, now_ms: int) -> None:
+    def _accepted(self, result: AlteredPartition, now_ms: int) -> None:
         stale = result.leader_epoch != self.leader_epoch or result.partition_epoch < self.partition_epoch
         if stale or result.leader != self._self:
             return
         self._settle()
         self.partition_epoch = result.partition_epoch
         self.recovering = result.leader_recovery_state == RECOVERING
-        self._commit(result.isr, leader_end, now_ms)
+        self._commit(result.isr, now_ms)
 
-    def _withdraw(self, proposal: _Proposal, error: ErrorCode, leader_end: int, now_ms: int) -> None:
+    def _withdraw(self, proposal: _Proposal, error: ErrorCode, now_ms: int) -> None:
         """A copy sent earlier may still be on its way to the controller, so its members count for a while. A
         replica that may not join (its directory may be offline) is not waited for until it has caught up
         again."""
@@ -296,7 +295,7 @@ class IsrState:
             self._no_join_before_ms = now_ms + self._config.replica_fetch_backoff_ms
             for broker_id in proposal.members:
                 if broker_id not in self.committed and broker_id in self.followers:
-                    self.followers[broker_id].left_isr(leader_end, now_ms)
+                    self.followers[broker_id].left_isr(now_ms)
         self._count_members()
 
     def release_held(self, now_ms: int) -> bool:

@@ -104,7 +104,7 @@ class Leading:
         if info.leader_epoch != self.epoch:
             self.epoch = info.leader_epoch
             self.epoch_start = log.end
-        self.isr.update(info, leader_end=log.written, now_ms=now_ms)
+        self.isr.update(info, now_ms=now_ms)
         log.changes |= Changes.ISR
         self.advance(now_ms=now_ms)
 
@@ -378,7 +378,7 @@ class Leading:
         *,
         now_ms: int,
     ) -> None:
-        refused = self.isr.answered(sent, result, leader_end=self._log.written, now_ms=now_ms)
+        refused = self.isr.answered(sent, result, now_ms=now_ms)
         if refused is not None:
             self._out.append(Warn(message=f"{self._log}: {refused}"))
         self._log.changes |= Changes.DEADLINE if self.isr.is_proposing else Changes.DEADLINE | Changes.ISR

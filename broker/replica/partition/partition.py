@@ -364,7 +364,6 @@ class Partition(AnsweringReplica):
         NOT_LEADER_OR_FOLLOWER."""
         if self._is_old(info):
             return
-        self._lead_after_cut = None
         same = (self.role, self.leader_epoch, self.leader) == (
             ReplicaRole.FOLLOWER,
             info.leader_epoch,

@@ -352,7 +352,7 @@ def open_batch(
         max_timestamp_ms=newest,
         batch_length=HEADER_BYTES - LENGTH_OVERHEAD_BYTES + len(payload),
     )
-    if changed.size_bytes > max(settings.max_message_bytes, header.size_bytes):
+    if changed.size_bytes > settings.max_message_bytes:
         text = (
             f"the batch has {changed.size_bytes} bytes in the topic's compression.type, but the limit is "
             f"{settings.max_message_bytes}: send smaller batches, or raise max.message.bytes"

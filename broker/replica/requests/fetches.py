@@ -141,7 +141,6 @@ class Fetches:
 
     def partition_changed(self, key: PartitionKey) -> None:
         """A replica started, stopped or was replaced: fetches that requested it must be answered."""
-        self._tail.forget(key)
         self.changed(key, Changes.ROLE)
 
     def settle(self, now_ms: int) -> None:

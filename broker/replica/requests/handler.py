@@ -235,7 +235,7 @@ class RequestHandler:
         was_offline = failed.problem is not None
         answer = MarkLogDirOfflineResponse(directory_id=failed.directory_id, was_offline=was_offline)
         self._answer(key, answer)
-        if not was_offline and failed.directory_id is not None:
+        if failed.directory_id is not None:
             self._directory_failed(failed.directory_id, "an operator took it offline")
 
     def _find(self, key: PartitionKey) -> Partition | NotHosted:

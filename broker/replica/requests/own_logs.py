@@ -145,10 +145,10 @@ class OwnLogs:
         return True
 
     def directory_failed(self, directory_id: bytes) -> None:
-        """Its reads are never reported on."""
+        """Its reads are never reported on. What has moved is read in its new directory."""
         lost = [token for token, (work, _) in self._reads.items() if work.directory_id == directory_id]
         for token in lost:
-            del self._reads[token]
+            self.take_read(PartitionRead(token=token, data=None))
 
     def _leader(self, key: PartitionKey) -> Partition | None:
         found = self._find(key)

@@ -96,11 +96,9 @@ class Forwarder:
         call = Call(
             version=request.header.version,
             ask=refuse,
-            node_id=self._node_id,
             wall_ms=0,  # only successes have a time
             image=self._published.image,
             principal=client.principal,
-            address=client.address,
             by_token=client.by_token,
         )
         return await FORWARDED_BY_KEY[request.header.api_key].handle(body, call)

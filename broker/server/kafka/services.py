@@ -12,7 +12,6 @@ from metaquorum.broker.server.kafka.cluster import (
     answer_describe_cluster,
     answer_describe_topic_partitions,
 )
-from metaquorum.broker.server.kafka.configs import LoggerChanges, OwnConfig, describe_configs
 from metaquorum.broker.server.kafka.data import DataHandlers
 from metaquorum.broker.server.kafka.forwarding import BY_DEFAULT, AutoTopics, Forwarder, Published
 from metaquorum.broker.server.kafka.groups import (
@@ -42,6 +41,8 @@ from metaquorum.config.security import new_authorizer
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.answers import Prepared
 from metaquorum.listeners.forwarded.describe import DESCRIBED, out_of_image
+from metaquorum.listeners.forwarded.described_configs import OwnConfig
+from metaquorum.listeners.forwarded.own_changes import OwnChanges
 from metaquorum.listeners.rights import CHECKS
 from metaquorum.listeners.services import (
     Client,
@@ -103,7 +104,7 @@ def broker_services(
             **LogDirHandlers(data.requests, image).offered(),
             **LogEndHandlers(data.requests, image).offered(),
         },
-        SettingsHandlers(image, OwnConfig.of(config)),
+        OwnConfig.of(config),
         forwarder,
         GroupServices(
             config.coordinators(),
@@ -147,39 +148,19 @@ class ClusterHandlers:
         return answer_describe_topic_partitions(request.body, self._view(client.listener))
 
 
-class SettingsHandlers:
-    """Settings, from the image; a fenced broker answers with what it last knew, as in Kafka."""
-
-    def __init__(self, image: Callable[[], MetadataImage], own: OwnConfig) -> None:
-        self._image = image
-        self._own = own
-
-    @property
-    def node_id(self) -> int:
-        return self._own.node_id
-
-    def offered(self) -> Mapping[str, Offered]:
-        return {
-            **out_of_image(DESCRIBED, self._image),
-            "DescribeConfigs": Offered(0, 4, self._describe_configs),
-        }
-
-    def _describe_configs(self, request: Request, client: Client) -> object:
-        return describe_configs(request.body, request.header.version, self._image(), self._own)
-
-
 def offered_services(
     cluster: ClusterHandlers,
     data: DataHandlers,
     logs: Mapping[str, Offered],
-    settings: SettingsHandlers,
+    own: OwnConfig,
     forwarder: Forwarder,
     groups: GroupServices,
     transactions: TransactionServices,
     features: Callable[[], Features],
     rights: Rights,
 ) -> Services:
-    """Everything that this release's brokers offer, behind the checks of each API."""
+    """Everything that this release's brokers offer, behind the checks of each API. Settings come from the
+    image; a fenced broker answers with what it last knew, as in Kafka."""
     offered = {
         "Produce": Offered(0, 13, data.produce),
         "Fetch": Offered(4, 18, data.fetch),
@@ -190,12 +171,10 @@ def offered_services(
         "DescribeCluster": Offered(0, 2, cluster.describe_cluster),
         "DescribeTopicPartitions": Offered(0, 0, cluster.describe_topic_partitions),
         **logs,
-        **settings.offered(),
+        **out_of_image(DESCRIBED, rights.image, own),
         **forwarder.offered(),
     }
-    whole = offered["IncrementalAlterConfigs"]
-    changes = LoggerChanges(settings.node_id, forwarder.handle)
-    offered["IncrementalAlterConfigs"] = Offered(whole.min_version, whole.max_version, changes.handle)
+    OwnChanges.before(offered, own.node_id, is_broker=True)
     return Services(sliced(guarded(offered, rights)), features, cluster.prepared)
 
 

@@ -131,8 +131,8 @@ def _used(file: BinaryIO, path: str, form: struct.Struct) -> Iterator[tuple[int,
             raise _damage(path, position, "expected the zeros of entries that are not used yet")
 
 
-def _damage(path: str, position: int, what: str, advice: str = _REBUILT) -> CorruptFileError:
-    return CorruptFileError(path, f"byte {position}: {what}", advice)
+def _damage(path: str, position: int, what: str) -> CorruptFileError:
+    return CorruptFileError(path, f"byte {position}: {what}", _REBUILT)
 
 
 def _index_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:

@@ -476,9 +476,9 @@ class ReadProgress:
             self._drawn = False
 
 
-def items(path: str, start_offset: int | None = None) -> Iterator[Item]:
+def items(path: str) -> Iterator[Item]:
     """Everything that the log at `path` holds now, with damage between the readable parts."""
-    return open_path(path, progress=False).items(start_offset)
+    return open_path(path, progress=False).items()
 
 
 def open_reader(path: str, start_offset: int | None = None) -> LogReader:

@@ -169,7 +169,7 @@ class _Search:
             reason = "--monotone was given" if check.is_vouched else "its form lets it turn false only once"
             return self._binary(first, reason)
         reason = "it may turn true again" if check.image else "it concerns changes between states"
-        return self._scan(first, SCAN, reason)
+        return self._scan(first, reason)
 
     def _result(self, method: str, reason: str, end_offset: int) -> Bisection:
         return Bisection(
@@ -194,7 +194,7 @@ class _Search:
             return Verdict.TRUE
         return self._check.image(Subject(image=state.image, quorum=state.quorum))
 
-    def _scan(self, first: FoundState, method: str, reason: str) -> Bisection:
+    def _scan(self, first: FoundState, reason: str) -> Bisection:
         """Evaluates the check after every batch. Until the first true state, false does not
         count as a change."""
         verdict = self._asked(first)
@@ -206,12 +206,12 @@ class _Search:
                 continue
             verdict = self._after(step, was_true)
             if verdict is Verdict.FALSE and was_true:
-                return self._turned(self._result(method, reason, end_offset), step)
+                return self._turned(self._result(SCAN, reason, end_offset), step)
             false_first = false_first or (verdict is Verdict.FALSE and not was_true)
             was_true = was_true or verdict is Verdict.TRUE
         always = false_first and not was_true
         return msgspec.structs.replace(
-            self._result(method, reason, end_offset),
+            self._result(SCAN, reason, end_offset),
             always_false=always,
             never_defined=not (always or was_true),
         )
@@ -248,7 +248,7 @@ class _Search:
             at for at in self._log.snapshots() if at.offset > first.end_offset and self._is_before_end(at)
         ]
         if not positions:
-            return self._scan(first, SCAN, "there is no snapshot to search with")
+            return self._scan(first, "there is no snapshot to search with")
         if self._asked(first) is Verdict.FALSE:
             result = self._result(BINARY, reason, first.end_offset)
             return msgspec.structs.replace(result, always_false=True, snapshots=len(positions))

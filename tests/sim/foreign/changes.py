@@ -27,12 +27,21 @@ from metaquorum.metadata.requests.common import (
 )
 from metaquorum.metadata.snapshot import QuorumRecord
 from metaquorum.raft import effects as raft
+from metaquorum.raft.events import Stop
 from metaquorum.raft.messages import AddVoterRequest, RaftError, RemoveVoterRequest
 from metaquorum.raft.voters import CONFIGURED, Endpoint, VersionRange, VoterNode, VoterSet
 from metaquorum.storage.types import LogPosition
 from tests.raft.kafka_voter import REQUEST_TIMEOUT_MS
-from tests.raft.kafka_voter_39 import VERSIONS, ApiVersionsRequest, KafkaVoter39
+from tests.raft.kafka_voter_39 import (
+    LOST_ADDRESS,
+    VERSIONS,
+    WAS_EMPTIED,
+    ApiVersionsRequest,
+    KafkaEnds,
+    KafkaVoter39,
+)
 from tests.raft.mixed_world import VERSIONS_39, answered_in_kafkas_words
+from tests.sim.errors import SafetyError
 from tests.sim.foreign.active import KafkaController
 from tests.sim.foreign.joining import SelfJoining
 from tests.sim.foreign.quorum import KAFKAS_ASTRAY, MixedController, MixedWorld
@@ -173,6 +182,16 @@ class ChangingKafka(KafkaVoterProcess):
                 return
         self.voter.change(key, change, now)
 
+    def _guarded(self, action: Callable[[], object]) -> None:
+        try:
+            super()._guarded(action)
+        except SafetyError as error:
+            if not isinstance(error.__cause__, KafkaEnds):
+                raise
+            self.trace(f"ends: {error.__cause__}")
+            self.world.marks.add(f"Kafka's voter ended: it {error.__cause__}")
+            self.stopped, self.alive = Stop(reason=str(error.__cause__), failed=True), False
+
     def _release(self) -> None:
         super()._release()
         changed, self.voter.changed = self.voter.changed, []
@@ -222,6 +241,7 @@ class ChangingWorld(VoterWorld, MixedWorld):
         self.formatted = {each: self._voters_of(first) for each in first if each in self.kafkas}
         self._known_sets = {each: [(CONFIGURED, self._voters_of(first))] for each in first}
         self._were_kafkas: set[bytes] = set()
+        self._emptied: set[int] = set()
         self._astray_from_us = 0
         self._transfer_rate = self.rng.choice((0.0, 0.7, 2.0))
         joins = seed >= JOINS_FROM
@@ -253,6 +273,15 @@ class ChangingWorld(VoterWorld, MixedWorld):
     def _ended(self, node_id: int, host: Host, process: Any) -> None:
         self._note_kafka(process)
         super()._ended(node_id, host, process)
+        stopped = getattr(process, "stopped", None)
+        if stopped is not None and stopped.reason == LOST_ADDRESS and not self._counts(node_id):
+            self._format_again(node_id)
+
+    def may_fail(self, node_id: int, reason: str) -> bool:
+        """What 3.9 does by itself."""
+        if node_id in self.kafkas and reason in (LOST_ADDRESS, WAS_EMPTIED):
+            return reason == LOST_ADDRESS or node_id in self._emptied
+        return super().may_fail(node_id, reason)
 
     def _note_kafka(self, process: object) -> None:
         if isinstance(process, ChangingKafka):
@@ -263,6 +292,7 @@ class ChangingWorld(VoterWorld, MixedWorld):
         if node_id in self.kafkas:
             self.kafkas[node_id] = DirectoryOfKafka()
             self.formatted.pop(node_id, None)
+            self._emptied.add(node_id)
             self.marks.add("disk of Kafka's emptied")
 
     # ---- joining by themselves -------------------------------------------------------------------
@@ -342,8 +372,12 @@ class ChangingWorld(VoterWorld, MixedWorld):
         others = [each for each in voters.nodes if each.node_id not in (but, *self.kafkas)]
         return any(map(self.is_well, others))
 
-    def may_remove(self, voters: VoterSet, node_id: int) -> bool:
-        return node_id in self.kafkas or self._ours(voters, node_id)
+    def may_remove(self, leader: SeenLeader, node_id: int) -> bool:
+        """A leader of Kafka's that ends with its own removal in its log alone does not stand afterwards, so
+        the other one of two voters has no majority for ever."""
+        if node_id in self.kafkas:
+            return len(leader.voters) > 2 or node_id != leader.node_id
+        return self._ours(leader.voters, node_id)
 
     def _spared(self, node_id: int) -> bool:
         ours = all(self._ours(voters, node_id) for voters in self._sets_that_count())

@@ -16,7 +16,7 @@ from metaquorum.metadata.node_configs import (
     InternalTopic,
     TransactionConfig,
 )
-from tests.sim.data_load import DataLoad, TopicPlan, draw_data_load, draw_data_profile, quiet_data_load
+from tests.sim.data_load import DataLoad, TopicPlan, draw_data_load, draw_data_profile
 from tests.sim.profile import FaultProfile
 
 KAFKA_FROM = 5_000
@@ -166,21 +166,3 @@ def draw_kafka_profile(seed: int, load: KafkaLoad) -> FaultProfile:
         forged_heartbeat_rate=0.0,
         down_ms=(50, 900),
     )
-
-
-def quiet_kafka_load(**changed: object) -> KafkaLoad:
-    """Clients and no fault: for stories that add their own."""
-    load = KafkaLoad(
-        data=replace(quiet_data_load(*kafka_topics()), consumers=0, produce_pause_ms=(150, 400)),
-        writers=1,
-        copiers=1,
-        classic_members=2,
-        consumer_members=2,
-        transaction_timeout_ms=3_000,
-        commit_chance=0.8,
-        silence_chance=0.0,
-        replace_chance=0.0,
-        leave_chance=0.0,
-        pause_ms=(20, 120),
-    )
-    return replace(load, **changed)  # type: ignore[arg-type]

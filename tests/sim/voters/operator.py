@@ -107,7 +107,7 @@ class VoterOperator:
         if not plan.remove or rng.random() < 0.5:
             return self._add(leader)
         voters = [one for one in leader.voters if plan.remove_leader or one != leader.node_id]
-        voters = [one for one in voters if self._world.may_remove(leader.voters, one)]
+        voters = [one for one in voters if self._world.may_remove(leader, one)]
         return self._remove(leader, rng.choice(voters)) if voters else None
 
     def repair(self, leader: SeenLeader) -> VoterChangeRequest | None:

@@ -126,9 +126,9 @@ class VoterWorld(World):
         """The ids of the controllers that run."""
         return [process.node_id for process in self.controllers()]
 
-    def may_remove(self, voters: VoterSet, node_id: int) -> bool:
+    def may_remove(self, leader: SeenLeader, node_id: int) -> bool:
         """Whether an operator who needs no other change may remove this voter."""
-        return node_id in voters
+        return node_id in leader.voters
 
     def is_well(self, voter: VoterNode) -> bool:
         """Its directory exists and has again what it forgot, and its host is where its entry says."""
@@ -161,6 +161,11 @@ class VoterWorld(World):
         for node_id in self.controller_ids:
             found += [voters for offset, voters in self._sets_of(node_id) if offset > last]
         return [voters for voters in found if len(voters)]
+
+    def _counts(self, node_id: int) -> bool:
+        """Whether one of them names the directory of the node, so that it may hold what others need."""
+        directory_id = self.directory_ids[node_id]
+        return any(voters.is_voter(node_id, directory_id) for voters in self._sets_that_count())
 
     def _sets_of(self, node_id: int) -> list[tuple[int, VoterSet]]:
         process = self.directory[node_id].process
@@ -232,7 +237,7 @@ class VoterWorld(World):
 
     def _format_again(self, node_id: int) -> None:
         host = self.directory[node_id]
-        if any(voters.is_voter(node_id, self.directory_ids[node_id]) for voters in self._sets_that_count()):
+        if self._counts(node_id):
             self._replaced.add(node_id)
             self.marks.add("disk of a voter emptied")
         self.lost.add(self.directory_ids[node_id])

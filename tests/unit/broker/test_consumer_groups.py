@@ -110,6 +110,18 @@ def test_a_partition_goes_to_another_member_when_it_is_given_up() -> None:
     assert beat(groups, "c").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
+def test_a_full_coordinator_takes_members_of_the_group_that_it_has_in_either_protocol() -> None:
+    groups = Groups(replace(CONFIG, group_coordinator_max_groups=1))
+    groups.publish(image_of(TOPICS), MetadataImage())
+    for member_id in ("a", "b"):
+        assert beat(groups, member_id).error_code == ErrorCode.NONE
+    for member_id in ("a", "b"):
+        assert beat(groups, member_id, -1).error_code == ErrorCode.NONE
+    key = groups.join()
+    groups.wait(3_000)
+    assert groups.answers[key].error_code == ErrorCode.NONE
+
+
 def test_who_gives_nothing_up_in_time_and_who_is_silent_is_thrown_out() -> None:
     groups = new_groups()
     epoch = beat(groups, "a").member_epoch

@@ -353,6 +353,26 @@ def test_what_is_due_is_carried_out_and_answered_when_it_is_committed() -> None:
     assert answer_to(world.followers_hold(1), 5).body == "ticked"
 
 
+def test_what_a_change_of_metadata_or_a_timer_leaves_due_is_carried_out(monkeypatch: Any) -> None:
+    """No request follows that would look at the state again."""
+    world = World()
+    world.host.work()
+    state, ticks = world.states[0], list[int]()
+
+    def due(now: Now) -> Decision:
+        state.due_ms = now.ms + 100
+        ticks.append(now.ms)
+        return NOTHING
+
+    monkeypatch.setattr(state, "image_moved", lambda image, previous, now: due(now))
+    monkeypatch.setattr(state, "tick", due)
+    world.host.publish()
+    begun_ms = world.host.now_ms
+    for _ in range(2):
+        world.host.tick(100)
+    assert ticks == [begun_ms, begun_ms + 100, begun_ms + 200]
+
+
 def test_a_batch_that_the_log_does_not_take_changes_nothing() -> None:
     world = World()
     world.host.work()

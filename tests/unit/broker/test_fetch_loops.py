@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.broker.channel import SendToController
-from metaquorum.broker.replica.disk_work import AppendPartition
+from metaquorum.broker.replica.disk_work import AppendPartition, ReplicaLogTrimmed
 from metaquorum.broker.replica.events import (
     DataEffect,
     DataRequestArrived,
@@ -151,6 +151,38 @@ def test_a_refused_partition_is_left_alone_for_a_while_and_named_again() -> None
     assert third.request.partitions == (position("x", 0),)
 
 
+def test_a_refused_partition_waits_whatever_its_log_does_until_newer_metadata_names_its_leader() -> None:
+    cluster, host = following("x", "y")
+    sent = only(respond(host, only(host.publish(), SendFetch), records("x")) and host.work(), SendFetch)
+    refused = FetchedPartition(key=key_of("x"), error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    sent = only(respond(host, sent, refused), SendFetch)
+    host.do(ReplicaLogTrimmed(directory_id=A, key=key_of("x"), incarnation=1, start_offset=1, size_bytes=9))
+    sent = only(respond(host, sent), SendFetch)
+    assert sent.request.partitions == (), "it still waits"
+    cluster.change(key_of("x"), leader=2)
+    host.publish()
+    sent = only(respond(host, sent), SendFetch)
+    assert [each.key for each in sent.request.partitions] == [key_of("x")]
+
+
+def test_a_follower_that_comes_back_to_a_leader_waits_no_longer_than_a_new_one() -> None:
+    cluster, host = following("x", "y")
+    sent = only(host.publish(), SendFetch)
+    refused = FetchedPartition(key=key_of("x"), error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    for _ in range(2):
+        effects = respond(host, only(respond(host, sent, refused), SendFetch)) + host.tick(100)
+        sent = only(effects, SendFetch)
+        sent = only(respond(host, sent), SendFetch)
+    for leader in (1, 2):
+        cluster.change(key_of("x"), leader=leader)
+        host.publish()
+    sent = only(respond(host, sent), SendFetch)
+    assert [each.key for each in sent.request.partitions] == [key_of("x")]
+    sent = only(respond(host, sent, refused), SendFetch)
+    host.tick(50)
+    assert [each.key for each in only(respond(host, sent), SendFetch).request.partitions] == [key_of("x")]
+
+
 def test_waits_after_refusals_grow_to_the_backoff() -> None:
     _, host = following("x")
     sent = only(host.publish(), SendFetch)
@@ -187,6 +219,15 @@ def test_a_session_that_the_leader_forgot_is_begun_anew_at_once() -> None:
     effects = host.do(PeerFetched(target=2, correlation_id=second.correlation_id, response=gone))
     again = only(effects, SendFetch).request
     assert (again.session_id, again.session_epoch, again.partitions) == (0, 0, (position("x", 0),))
+
+
+def test_a_new_session_begins_without_a_partition_that_waits() -> None:
+    _, host = following("x", "y")
+    refused = FetchedPartition(key=key_of("x"), error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    second = only(respond(host, only(host.publish(), SendFetch), refused), SendFetch)
+    gone = ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "evicted")
+    effects = host.do(PeerFetched(target=2, correlation_id=second.correlation_id, response=gone))
+    assert only(effects, SendFetch).request.partitions == (position("y", 0),)
 
 
 def test_a_leader_without_room_for_sessions_hears_everything_each_time() -> None:

@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.replica.events import DataEffect, DataRequestCancelled, DataRespond
+from metaquorum.broker.replica.events import (
+    DataEffect,
+    DataEvent,
+    DataRequestArrived,
+    DataRequestCancelled,
+    DataRespond,
+)
 from metaquorum.broker.replica.requests import fetches
 from metaquorum.metadata.requests.data import (
     ACKS_ALL,
+    TO_HIGH_WATERMARK,
+    DeletedRecords,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -18,7 +28,7 @@ from metaquorum.metadata.requests.data import (
 )
 from metaquorum.storage.batches.batch import Batches
 from tests.unit.broker.manager_world import A, Cluster, Host, answer_to, of_kind
-from tests.unit.broker.replica_world import batch
+from tests.unit.broker.replica_world import WALL_MS, batch
 
 AT_ONCE = 5
 COUNT = 3 * AT_ONCE + 1
@@ -182,3 +192,48 @@ def test_a_follower_that_is_throttled_waits_and_does_not_keep_the_broker_busy(
     effects += site.host.tick(after_ms=500)
     _, answer = site.steps(effects)
     assert len(answer.partitions) == COUNT
+
+
+# A follower that asks for a partition in the very moment in which this broker begins to lead it.
+
+
+FOLLOWER = 2
+
+
+def test_a_fetch_that_finds_the_log_opened_meanwhile_counts() -> None:
+    """The leader hears where the follower's log starts: a partition that is quiet is not named again."""
+    cluster = Cluster()
+    host = Host(cluster)
+    host.start()
+    host.publish()
+    key = cluster.topic("x", place=A, replicas=(1, FOLLOWER))
+    host.publish()
+    position = FetchPartition(
+        key=key,
+        fetch_offset=0,
+        max_bytes=1,
+        current_leader_epoch=0,
+        last_fetched_epoch=-1,
+        log_start_offset=0,
+    )
+    request = FetchRequest(
+        replica_id=FOLLOWER,
+        replica_epoch=100 + FOLLOWER,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1,
+        session_id=0,
+        session_epoch=0,
+        partitions=(position,),
+    )
+    events: list[DataEvent] = [DataRequestArrived(key="fetch", request=request)]
+    while host.queue:
+        events += host._carry_out(host.queue.popleft())
+    for event in events:
+        host.manager.gather(event, serving=True, now_ms=host.now_ms, wall_ms=WALL_MS)
+    effects = host.manager.settle(now_ms=host.now_ms, wall_ms=WALL_MS)
+    assert of_kind(effects, DataRespond) == [], "it waits for records"
+
+    part = DeleteRecordsPartition(key=key, offset=TO_HIGH_WATERMARK)
+    answer = answer_to(host.ask(DeleteRecordsRequest(partitions=(part,), timeout_ms=3_000)))
+    assert answer.results == (DeletedRecords(key=key, low_watermark=0),)

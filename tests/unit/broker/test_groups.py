@@ -97,6 +97,22 @@ def test_members_that_do_not_join_again_in_time_are_left_behind() -> None:
     assert groups.heartbeat(second, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_static_member_that_does_not_join_again_in_time_stays() -> None:
+    groups = Groups()
+    keys = [groups.join(instance=name) for name in ("a", "b")]
+    groups.wait(300)
+    first, second = [groups.answers[key].member_id for key in keys]
+    for member_id, name in ((first, "a"), (second, "b")):
+        groups.sync(member_id, 1, {first: b"x", second: b"y"}, instance=name)
+    groups.join()
+    key = groups.join(first, instance="a")
+    for _ in range(10):
+        groups.wait(500)
+        groups.heartbeat(second, 1, "b")
+    assert groups.answers[key].generation_id == 2
+    assert second in groups.group().members
+
+
 def test_a_silent_member_is_dropped_after_its_session() -> None:
     groups = Groups()
     first, _ = groups.stable()

@@ -42,7 +42,7 @@ def info(**changes: Any) -> PartitionInfo:
 
 def state(*isr: int, now: int = 0) -> IsrState:
     made = IsrState(CONFIG, KnownBrokers())
-    made.update(info(isr=isr), leader_end=END, now_ms=now)
+    made.update(info(isr=isr), now_ms=now)
     return made
 
 
@@ -79,7 +79,7 @@ def answer(
         partition_epoch=epoch,
         isr=members,
     )
-    return isr.answered(sent, result, leader_end=END, now_ms=now)
+    return isr.answered(sent, result, now_ms=now)
 
 
 def test_members_are_named_with_their_epochs_whatever_their_ids() -> None:
@@ -164,11 +164,10 @@ def test_who_left_begins_anew_whether_an_answer_or_metadata_took_it_out() -> Non
             assert ids(sent) == [2]
             answer(isr, sent, 9 * LAG, members=(2, 3))
         else:
-            isr.update(info(isr=(2, 3), partition_epoch=1), leader_end=END, now_ms=9 * LAG)
+            isr.update(info(isr=(2, 3), partition_epoch=1), now_ms=9 * LAG)
         one = isr.followers[1]
         assert (isr.committed, one.left_ms) == ((2, 3), 9 * LAG)
         assert one.caught_up_ms == one.fetched_ms == isr.followers[1].fetched_ms < 0
-        assert one.leader_end == END + 5
         one.held_all(9 * LAG)
         assert one.caught_up_ms < 0
         # A fetch that was on its way then has reached what the leader had before: that proves nothing.
@@ -179,9 +178,9 @@ def test_who_left_begins_anew_whether_an_answer_or_metadata_took_it_out() -> Non
 
 def test_a_replica_that_is_removed_with_its_membership_is_nobodys() -> None:
     isr = state(1, 2, 3)
-    isr.update(info(replicas=(2, 3), isr=(2, 3), partition_epoch=1), leader_end=END, now_ms=5)
+    isr.update(info(replicas=(2, 3), isr=(2, 3), partition_epoch=1), now_ms=5)
     assert (list(isr.followers), isr.committed, isr.maximal) == ([3], (2, 3), {2, 3})
-    isr.update(info(isr=(1, 3), partition_epoch=2), leader_end=END, now_ms=6)
+    isr.update(info(isr=(1, 3), partition_epoch=2), now_ms=6)
     assert isr.committed == (1, 3)
 
 
@@ -189,10 +188,10 @@ def test_a_new_epoch_gives_members_the_lags_time_and_forgets_the_rest() -> None:
     isr = state(1, 2)
     for broker in (1, 3):
         fetched(isr, broker, 5)
-    isr.update(info(isr=(1, 2), leader_epoch=1), leader_end=END, now_ms=70)
+    isr.update(info(isr=(1, 2), leader_epoch=1), now_ms=70)
     assert isr.followers[1].caught_up_ms == 70 and isr.followers[1].epoch is None
     assert isr.followers[3].caught_up_ms < 0 and isr.followers[3].epoch is None
-    isr.update(info(isr=(1, 2), leader_epoch=1, partition_epoch=1), leader_end=END, now_ms=90)
+    isr.update(info(isr=(1, 2), leader_epoch=1, partition_epoch=1), now_ms=90)
     assert isr.followers[1].caught_up_ms == 70
 
 
@@ -211,12 +210,12 @@ def test_only_newer_metadata_settles_a_proposal() -> None:
     isr = state(2)
     fetched(isr, 1, 5)
     assert ids(proposed(isr, 5)) == [2, 1]
-    isr.update(info(isr=(2,)), leader_end=END, now_ms=6)
+    isr.update(info(isr=(2,)), now_ms=6)
     assert isr.is_proposing
-    isr.update(info(isr=(2,), partition_epoch=1), leader_end=END, now_ms=7)
+    isr.update(info(isr=(2,), partition_epoch=1), now_ms=7)
     assert not isr.is_proposing and isr.maximal == {2}
     assert ids(proposed(isr, 7)) == [2, 1]
-    isr.update(info(isr=(2,), partition_epoch=1, leader_epoch=1), leader_end=END, now_ms=8)
+    isr.update(info(isr=(2,), partition_epoch=1, leader_epoch=1), now_ms=8)
     assert not isr.is_proposing
 
 
@@ -235,7 +234,7 @@ def test_members_of_a_copy_under_way_count_until_it_must_have_arrived() -> None:
     isr = state(2)
     fetched(isr, 1, 5)
     sent = proposed(isr, 5)
-    assert isr.answered(sent, ApiError(ErrorCode.NETWORK_EXCEPTION, ""), leader_end=END, now_ms=6) is None  # type: ignore[arg-type]
+    assert isr.answered(sent, ApiError(ErrorCode.NETWORK_EXCEPTION, ""), now_ms=6) is None  # type: ignore[arg-type]
     assert not isr.release_held(10**9), "there is nothing to give up yet"
     assert proposed(isr, 7) is sent and isr.held_until_ms is None
     said = answer(isr, sent, 8, ErrorCode.OPERATION_NOT_ATTEMPTED)
@@ -268,7 +267,7 @@ def test_an_answer_to_another_proposal_changes_nothing() -> None:
 
 def test_a_leader_that_recovers_says_so_even_alone() -> None:
     isr = IsrState(CONFIG, KnownBrokers())
-    isr.update(info(isr=(2,), leader_recovery_state=RECOVERING), leader_end=END, now_ms=0)
+    isr.update(info(isr=(2,), leader_recovery_state=RECOVERING), now_ms=0)
     assert isr.recovering
     sent = proposed(isr, 0)
     assert ids(sent) == [2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import product
 
 import pytest
@@ -15,7 +14,7 @@ from metaquorum.broker.lifecycle import (
 )
 from metaquorum.metadata.errors import InvariantViolation
 from metaquorum.metadata.requests.status import BrokerState, ProcessState
-from tests.conftest import REPOSITORY
+from tests.unit.generated import keep_generated
 
 NOT, STARTING, RECOVERY = BrokerState.NOT_RUNNING, BrokerState.STARTING, BrokerState.RECOVERY
 RUNNING, FENCED, DOWN = BrokerState.RUNNING, BrokerState.FENCED, BrokerState.SHUTTING_DOWN
@@ -112,14 +111,4 @@ def test_every_state_is_reached_and_leads_to_the_end() -> None:
 
 
 def test_the_document_is_what_the_table_makes() -> None:
-    """`METAQUORUM_REWRITE_DOCS=1` writes the generated part anew instead of comparing it."""
-    path = REPOSITORY / "docs" / "broker-lifecycle.md"
-    begin, end = "<!-- generated: begin -->\n", "<!-- generated: end -->"
-    before, rest = path.read_text(encoding="utf-8").split(begin, 1)
-    generated, after = rest.split(end, 1)
-    if os.environ.get("METAQUORUM_REWRITE_DOCS") == "1":
-        path.write_text(before + begin + render_document() + end + after, encoding="utf-8")
-        return
-    assert generated == render_document(), (
-        "docs/broker-lifecycle.md is out of date: run this test with METAQUORUM_REWRITE_DOCS=1, review"
-    )
+    keep_generated("broker-lifecycle.md", render_document())

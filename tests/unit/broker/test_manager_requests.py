@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.broker.channel import SendToController
+from metaquorum.broker.replica import manager
 from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     ChangeLogSettings,
@@ -315,6 +316,9 @@ def test_s2_20_a_fenced_broker_serves_followers_and_goes_on_fetching() -> None:
     host.serving = False
     response = answer_to(host.ask(fetch(at(key_of("x"), 0, epoch=0), follower=2, wait_ms=0)))
     assert [each.error for each in response.partitions] == [ErrorCode.NONE]
+    part = data_requests.ListOffsetsPartition(key=key_of("x"), timestamp_ms=-1)
+    listed = answer_to(host.ask(data_requests.ListOffsetsRequest(partitions=(part,), replica_id=2)))
+    assert [each.error for each in listed.results] == [ErrorCode.NONE]
     followed = cluster.topic("y", replicas=(1, 2), leader=2, place=B)
     host.publish()
     host.work()
@@ -607,8 +611,12 @@ def test_a_follower_takes_the_slot_of_a_client() -> None:
     _, host = leading("x", replicas=(1, 2), max_incremental_fetch_session_cache_slots=1)
     client = answer_to(host.ask(fetch(at(key_of("x"), 0), session=(0, 0), wait_ms=0), "a"), "a").session_id
     assert client > 0
-    assert begin(host, key_of("x")) > 0
-    gone = answer_to(host.ask(fetch(session=(client, 1)), "d"), "d")
+    host.ask(fetch(session=(client, 1)), "waits")
+    start = fetch(at(key_of("x"), 0, epoch=0), session=(0, 0), follower=2, wait_ms=0)
+    effects = host.ask(start, "f")
+    assert answer_to(effects, "f").session_id > 0
+    assert answer_to(effects, "waits").code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    gone = answer_to(host.ask(fetch(session=(client, 2)), "d"), "d")
     assert gone.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert host.manager.status().fetch_sessions == 1
 
@@ -731,6 +739,13 @@ def test_retention_comes_round_to_every_log_below_its_high_watermark() -> None:
         (key_of("x"), 0),
         (key_of("y"), 0),
     ]
+
+
+def test_a_round_over_many_replicas_is_done_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "SLICE_MAX", 1)
+    _, host = leading("x", "y", log_retention_check_interval_ms=10_000)
+    for after_ms, name in ((10_000, "x"), (manager.SLICE_PAUSE_MS, "y")):
+        assert only(host.tick(after_ms), EnforceRetention).key == key_of(name)
 
 
 def test_s4_15_s4_16_after_a_restart_it_leads_or_follows_what_the_log_says() -> None:

@@ -341,6 +341,10 @@ def test_it_trims_to_the_leaders_start_and_asks_once() -> None:
     assert replica.take() == []
     replica.take_answer(part(log_start_offset=5), position(replica))
     assert len(replica.take()) == 1
+    replica.take_answer(part(log_start_offset=7), position(replica))
+    assert replica.take()[0] == TrimTo(directory_id=DIRECTORY, key=KEY, incarnation=1, start_offset=6), (
+        "the start of a leader's log that is above its own end"
+    )
 
 
 # ---- other parts ----------------------------------------------------------------------------
@@ -376,6 +380,15 @@ def test_elected_during_a_cut_and_voted_out_again_it_follows() -> None:
     assert replica.partition.role is ReplicaRole.FOLLOWER and position(replica).current_leader_epoch == 11
 
 
+def test_elected_during_a_cut_and_taken_out_of_service_it_does_not_lead() -> None:
+    replica = follower(disk_of([(1, 0), (3, 3)], 6))
+    replica.take_answer(part(diverging=LogPosition(1, 4)), position(replica))
+    replica.lead(info(leader=2, epoch=10, partition_epoch=2, isr=[2]))
+    replica.partition.idle(ErrorCode.KAFKA_STORAGE_ERROR, "its directory is offline")
+    replica.settle()
+    assert replica.partition.role is ReplicaRole.IDLE
+
+
 def test_a_leader_that_follows_fetches_when_its_own_appends_are_safe() -> None:
     replica = Replica(2)
     replica.lead(info(leader=2))
@@ -390,8 +403,11 @@ def test_a_leader_that_follows_fetches_when_its_own_appends_are_safe() -> None:
 
 def test_an_elected_follower_serves_only_what_is_written() -> None:
     replica = follower()
-    replica.take_answer(part(records=GOOD, high_watermark=1), position(replica))
+    sent = batch(producer=7, sequence=0, leader_epoch=0)
+    replica.take_answer(part(records=sent, high_watermark=1), position(replica))
     replica.lead(info(leader=2, epoch=10, partition_epoch=2, isr=[2]))
     assert replica.partition.high_watermark == 1 and replica.read(0) == b""
+    sent_again = replica.send(sent)
+    assert not sent_again.results, "a duplicate of what is committed elsewhere and not written here"
     replica.work()
-    assert replica.read(0) == GOOD
+    assert replica.read(0) == sent and sent_again.result.base_offset == 0

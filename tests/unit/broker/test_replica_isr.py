@@ -24,9 +24,13 @@ CONFIG = ReplicaConfig(
 
 
 def leader(
-    *, isr: tuple[int, ...] = (1, 2, 3), brokers: KnownBrokers | None = None, records: int = 0
+    *,
+    isr: tuple[int, ...] = (1, 2, 3),
+    brokers: KnownBrokers | None = None,
+    records: int = 0,
+    settings: TopicSettings | None = None,
 ) -> Replica:
-    replica = Replica(config=CONFIG, brokers=brokers)
+    replica = Replica(config=CONFIG, brokers=brokers, settings=settings)
     replica.lead(info(isr=isr))
     for _ in range(records):
         replica.send(batch(), ACKS_LEADER)
@@ -182,6 +186,33 @@ def test_the_high_watermark_waits_for_a_proposed_member_at_once() -> None:
     assert ticket.result.base_offset == 1
 
 
+def test_a_proposed_member_counts_for_what_was_appended_before() -> None:
+    """As in Kafka, whose leader counts the largest ISR that may be in force."""
+    replica = leader(isr=(1, 2), settings=TopicSettings(min_insync_replicas=2))
+    ticket = replica.send(batch())
+    replica.lead(info(isr=(1,), partition_epoch=2))
+    replica.now_ms += 1
+    replica.fetch_as(2, 0)
+    assert isr_of(propose(replica)) == [1, 2]
+    replica.settle()
+    replica.fetch_as(2, 1)
+    assert ticket.result.error is ErrorCode.NONE
+
+
+def test_a_proposed_member_does_not_count_before_the_controller_has_agreed() -> None:
+    """With eligible leader replicas (KIP-966): else a high watermark would be reached that fewer replicas
+    hold than min.insync.replicas says."""
+    settings = TopicSettings(min_insync_replicas=2, holds_back_high_watermark=True)
+    replica = leader(isr=(1,), records=1, settings=settings)
+    replica.fetch_as(2, 1)
+    change = propose(replica)
+    replica.fetch_as(2, 0)
+    replica.fetch_as(2, 1)
+    assert isr_of(change) == [1, 2] and replica.partition.high_watermark == 0
+    answer(replica, change, accepted((1, 2)))
+    assert replica.partition.high_watermark == 1
+
+
 def test_nobody_joins_before_it_has_reached_the_leader_epochs_start() -> None:
     replica = leader(isr=(1, 2, 3), records=2)
     replica.lead(info(epoch=2, partition_epoch=2, isr=(1, 2)))
@@ -190,6 +221,14 @@ def test_nobody_joins_before_it_has_reached_the_leader_epochs_start() -> None:
     assert propose(replica) is None, "above the high watermark, and below what the leader began with"
     replica.fetch_as(3, 2)
     assert isr_of(propose(replica)) == [1, 2, 3]
+
+
+def test_nobody_joins_below_what_the_leader_began_with_and_has_not_written_yet() -> None:
+    replica = leader(isr=(1, 2), records=1)
+    replica.send(batch(), ACKS_LEADER)
+    replica.lead(info(epoch=2, partition_epoch=2, isr=(1, 2)))
+    replica.fetch_as(3, 1)
+    assert propose(replica) is None
 
 
 @pytest.mark.parametrize("why", ["barred", "other process", "unregistered", "never fetched"])

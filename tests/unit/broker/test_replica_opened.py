@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.broker.replica.disk_work import LogSettings
-from metaquorum.broker.replica.partition.validation import OpenedBatch, check_batch, open_batch, stored_batch
+from metaquorum.broker.replica.partition.validation import (
+    LightWork,
+    NotLight,
+    OpenedBatch,
+    check_batch,
+    open_batch,
+    stored_batch,
+)
 from metaquorum.broker.replica.partition.values import BatchRefusal
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.batches.batch import Batches, RecordBatch, encode_batch, seal_batch
 from metaquorum.storage.batches.codecs import pack
+from metaquorum.storage.batches.encode import encode_records
 from metaquorum.storage.batches.format import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
@@ -40,8 +48,6 @@ def sent(
     )
     header, payload = parse_header(plain), plain[HEADER_BYTES:]
     if deltas is not None:
-        from metaquorum.storage.batches.encode import encode_records
-
         payload = encode_records(
             base_timestamp_ms=0, values=[b"v"] * count, keys=[b"k"] * count, deltas=deltas
         )
@@ -133,6 +139,17 @@ def test_a_batch_too_large_in_the_codec_of_the_topic_is_refused() -> None:
     settings = TopicSettings(max_message_bytes=len(data) + 10, compression=Compression.NONE)
     answer = refused(data, settings)
     assert answer.error is ErrorCode.MESSAGE_TOO_LARGE and "compression.type" in answer.message
+
+
+def test_batches_of_one_request_share_what_may_be_opened_without_a_pause() -> None:
+    plain = encode_records(base_timestamp_ms=0, values=[b"v" * 90], headers=[[(b"h", b"x")]])
+    header = parse_header(sent(1, Compression.ZSTD))
+    payload = pack(Compression.ZSTD, plain)
+    for light in (LightWork(250, 99), LightWork(9_999, 5)):
+        for _ in range(2):
+            open_batch(header, payload, TopicSettings(), wall_ms=WALL_MS, light=light)
+        with pytest.raises(NotLight):
+            open_batch(header, payload, TopicSettings(), wall_ms=WALL_MS, light=light)
 
 
 @given(data=st.binary(max_size=200), codec=st.integers(0, 4), count=st.integers(1, 60))

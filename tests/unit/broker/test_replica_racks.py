@@ -22,10 +22,10 @@ def read(replica: Replica, offset: int, rack: str | None, *, epoch: int = -1) ->
     return replica.partition.fetch(part, Reader(rack=rack), now_ms=replica.now_ms)
 
 
-def leader(*, aware: bool = True, isr: tuple[int, ...] = (1, 2, 3)) -> Replica:
+def leader(*, aware: bool = True, isr: tuple[int, ...] = (1, 2, 3), rack: str = "a") -> Replica:
     """Three records, which 2 holds; 3 holds two of them, and its log starts at 1."""
     config = AWARE if aware else CONFIG
-    replica = Replica(config=config, brokers=KnownBrokers(racks=RACKS))
+    replica = Replica(config=config, brokers=KnownBrokers(racks={**RACKS, 1: rack}))
     replica.lead(info(isr=isr))
     for _ in range(3):
         replica.send(batch())
@@ -63,6 +63,7 @@ def test_only_one_in_sync_that_has_the_offset_will_do() -> None:
     assert isinstance(read(without_2, 3, "b"), ReadPlan), "3 holds two records"
     assert isinstance(read(leader(isr=(1,)), 1, "b"), ReadPlan)
     assert isinstance(read(leader(aware=False), 0, "b"), ReadPlan), "without the selector the leader serves"
+    assert isinstance(read(leader(rack="b"), 0, "b"), ReadPlan), "the leader is in that rack itself"
 
 
 def stored(offset: int) -> bytes:

@@ -221,6 +221,12 @@ def test_only_coordinators_write_markers(by_coordinator: bool) -> None:
     assert send(replica, data, by_coordinator=by_coordinator).error is expected
 
 
+def test_a_coordinator_writes_several_batches_of_one_producer() -> None:
+    replica = alone()
+    for offset in range(2):
+        assert send(replica, records(7, -1), by_coordinator=True).base_offset == offset
+
+
 def test_a_producer_with_an_open_transaction_is_never_forgotten() -> None:
     replica = alone()
     write(replica, 7, 0)

@@ -71,6 +71,11 @@ REFUSED = {
         ErrorCode.INVALID_TXN_STATE,
         "add the partition to the transaction",
     ),
+    "transaction without a producer": (
+        made(attributes=TRANSACTIONAL),
+        ErrorCode.INVALID_RECORD,
+        "has no producer id",
+    ),
     "unknown attribute": (made(attributes=0x40), ErrorCode.INVALID_RECORD, "0x0040"),
     "compression 5": (made(attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "compression 5"),
     "producer without epoch": (
@@ -89,6 +94,7 @@ REFUSED = {
         "append time",
     ),
     "negative time": (made(timestamp_ms=-2), ErrorCode.INVALID_TIMESTAMP, "from -2"),
+    "negative newest time": (made(max_timestamp_ms=-2), ErrorCode.INVALID_TIMESTAMP, "to -2"),
 }
 
 

@@ -51,7 +51,7 @@ def test_a_follower_that_has_not_fetched_held_nothing() -> None:
     assert fresh.caught_up_ms == 1500
     fresh.held_all(1200)  # what is told late is no step back
     assert fresh.caught_up_ms == 1500
-    fresh.left_isr(12, 2000)
+    fresh.left_isr(2000)
     for at_ms, caught_up_ms in ((1900, NEVER_MS), (2000, NEVER_MS), (2001, 2001)):
         fresh.held_all(at_ms)
         assert fresh.caught_up_ms == caught_up_ms

@@ -5,6 +5,7 @@ And what a message leaves out means nothing.
 
 from __future__ import annotations
 
+from typing import cast
 from unittest import mock
 
 import msgspec
@@ -12,24 +13,30 @@ import pytest
 
 from metaquorum.broker.channel import SendToController
 from metaquorum.broker.replica import disk_work
-from metaquorum.broker.replica.disk_work import FindOffset
+from metaquorum.broker.replica.disk_work import CompactPartition, FindOffset, ReadPartition
 from metaquorum.broker.replica.events import (
+    DataEffect,
     DataRequestCancelled,
     DataRespond,
     SendFetch,
 )
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, FetchSession
 from metaquorum.broker.replica.partition import leader
+from metaquorum.broker.replica.requests.own_logs import OwnLogs
+from metaquorum.broker.replica.requests.partitioned import Produces
 from metaquorum.broker.replica.topic_settings import SettingsOfTopics
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.node_configs import ReplicaConfig
 from metaquorum.metadata.requests import data as messages
 from metaquorum.metadata.requests.data import InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest
+from metaquorum.raft.effects import Outbox
+from metaquorum.storage.batches.batch import Batches, encode_batch
+from metaquorum.storage.batches.format import TRANSACTIONAL
 from tests.controllers import reported
 from tests.unit.broker.manager_world import A, B, Cluster, Host, answer_to, key_of, of_kind, only
 from tests.unit.broker.manager_world import found as directory
-from tests.unit.broker.replica_world import Replica, batch, info
+from tests.unit.broker.replica_world import KEY, WALL_MS, Replica, batch, info
 from tests.unit.broker.test_fetch_loops import following, respond
 from tests.unit.broker.test_manager_requests import at, fetch, leading
 
@@ -237,6 +244,20 @@ def test_look_ups_in_a_directory_that_fails_are_answered_and_no_others(
     assert [each.key for each in of_kind(host.fail(failing), DataRespond)] == answered
 
 
+def test_a_coordinators_read_in_a_directory_that_fails_is_made_where_the_replica_has_moved() -> None:
+    replica, out = Replica(), Outbox[DataEffect]()
+    replica.lead(info(isr=(1,), replicas=(1,)))
+    logs = OwnLogs(lambda key: replica.partition, cast(Produces, None), iter(range(9)).__next__, out)
+    logs.read(KEY, 0, 1, 100, lambda data, problem: None)
+    (first,) = of_kind(out.take(), ReadPartition)
+    replica.partition.move(B, 2, now_ms=0)
+    logs.directory_failed(B)
+    assert out.take() == []
+    logs.directory_failed(first.directory_id)
+    (again,) = of_kind(out.take(), ReadPartition)
+    assert (again.directory_id, again.from_offset) == (B, 0)
+
+
 def test_a_producer_that_was_cancelled_leaves_no_deadline() -> None:
     _, host = leading("x")
     producer_ids = host.manager._producer_ids
@@ -262,3 +283,31 @@ def test_after_its_end_a_broker_says_nothing_whatever_the_time() -> None:
     host.start()
     host.manager.stop(now_ms=host.now_ms, wall_ms=0)
     assert [host.tick(after) for after in (1, 1_000, 60_000, 600_000)] == [[]] * 4
+
+
+def test_an_open_transaction_is_not_compacted_and_old_producers_are_forgotten() -> None:
+    cluster, host = leading("x", log_cleaner_backoff_ms=10_000)
+    cluster.configure(ConfigResource(TOPIC_RESOURCE, "x"), "cleanup.policy", "compact")
+    host.publish()
+    for sequence, data in enumerate((sent(6, b"k"), sent(7, b"k", TRANSACTIONAL))):
+        part = messages.ProducePartition(key=key_of("x"), batch=Batches.arrived(data))
+        host.ask(messages.ProduceRequest(acks=1, timeout_ms=1, partitions=(part,), by_coordinator=True))
+        host.work()
+        assert host.manager.partitions[key_of("x")].high_watermark == sequence + 1
+    assert only(host.tick(10_000), CompactPartition).below_offset == 1
+    host.manager.tick(now_ms=10**9, wall_ms=WALL_MS + host.config.producer_id_expiration_ms + 1)
+    assert [one.producer_id for one in host.manager.partitions[key_of("x")].producers.all()] == [7]
+
+
+def sent(producer: int, key: bytes, attributes: int = 0) -> bytes:
+    return encode_batch(
+        base_offset=0,
+        leader_epoch=-1,
+        timestamp_ms=WALL_MS,
+        keys=[key],
+        values=[b"v"],
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        attributes=attributes,
+    )

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from metaquorum.cli.main import main
+from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 
 NOWHERE = ("-b", "127.0.0.1:1", "--timeout", "0.2")
 
@@ -47,6 +48,14 @@ def fixture_run(monkeypatch: pytest.MonkeyPatch) -> Run:
         return Ran(result.stdout.splitlines(), result.stderr.splitlines(), result.exit_code, asked)
 
     return run_it
+
+
+def topic(name: str, *replicas: tuple[int, ...]) -> DescribedTopic:
+    parts = tuple(
+        DescribedPartition(index=at, replicas=each, isr=each, leader=each[0], leader_epoch=0)
+        for at, each in enumerate(replicas)
+    )
+    return DescribedTopic(name=name, topic_id=bytes(16), partitions=parts, configs={})
 
 
 def cells(lines: list[str]) -> list[list[str]]:

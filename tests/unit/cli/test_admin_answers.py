@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from metaquorum.cli.admin import acls, partitions, tokens, transactions
-from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.clients.admin.transactions import (
     DescribedTransaction,
     PartitionProducer,
@@ -16,19 +15,11 @@ from metaquorum.clients.admin.transactions import (
 )
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.settings import DeletedAcls
-from tests.unit.cli.answered import Run, cells, fixture_run
+from tests.unit.cli.answered import Run, cells, fixture_run, topic
 
 __all__ = ["fixture_run"]
 
 MINUTE_MS = 60_000
-
-
-def topic(name: str, *replicas: tuple[int, ...]) -> DescribedTopic:
-    parts = tuple(
-        DescribedPartition(index=at, replicas=each, isr=each, leader=each[0], leader_epoch=0)
-        for at, each in enumerate(replicas)
-    )
-    return DescribedTopic(name=name, topic_id=bytes(16), partitions=parts, configs={})
 
 
 def producer(number: int, open_from: int | None = None, **more: int) -> PartitionProducer:

@@ -11,14 +11,19 @@ import pytest
 
 from metaquorum.cli import client
 from metaquorum.cli.admin import brokers, transactions
-from metaquorum.cli.admin.brokers import NAMED_MAX, LeftBehind, left_behind_text
+from metaquorum.cli.admin.brokers import (
+    NAMED_MAX,
+    LeftBehind,
+    left_behind,
+    left_behind_json,
+    left_behind_text,
+)
 from metaquorum.cli.client import ClientOptions, ClusterClient, TlsOptions
 from metaquorum.cli.errors import Failure
-from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.rpc.messages.tables import BindingView
-from tests.unit.cli.answered import Run, cells, fixture_run
+from tests.unit.cli.answered import Run, cells, fixture_run, topic
 
 __all__ = ["fixture_run"]
 
@@ -38,14 +43,6 @@ def broker(broker_id: int, *, fenced: bool = False) -> BrokerRegistration:
 
 
 BROKERS = [broker(0), broker(1, fenced=True), broker(2)]
-
-
-def topic(name: str, *replicas: tuple[int, ...]) -> DescribedTopic:
-    parts = tuple(
-        DescribedPartition(index=at, replicas=each, isr=each, leader=each[0], leader_epoch=0)
-        for at, each in enumerate(replicas)
-    )
-    return DescribedTopic(name=name, topic_id=bytes(16), partitions=parts, configs={})
 
 
 def test_a_broker_that_is_not_registered(run: Run) -> None:
@@ -263,3 +260,29 @@ def test_the_binding_of_a_running_broker_is_replaced_only_if_somebody_wants_it(
         assert found.code == 1 and "bind_broker_id" not in found.asked
         assert f"Bind {key} to broker id {broker_id}? This replaces {replaced}" in found.err[0]
         assert found.err[-1] == "metaquorum: nothing was changed; use --yes to skip the question"
+
+
+# What is said of replicas that an unregistered broker leaves behind.
+
+
+def test_replicas_are_counted_and_the_first_are_named() -> None:
+    topics = [topic("orders", *[(1, 2)] * 6, (2, 3)), topic("single", (1,), (2,)), topic("far", (2, 3))]
+    left = left_behind(topics, 1)
+    assert left == LeftBehind(
+        replicas=(*(f"orders-{index}" for index in range(6)), "single-0"), alone=("single-0",)
+    )
+    assert left_behind_text(left, 1) == (
+        "7 replicas stay assigned to broker 1 and under-replicated: orders-0, orders-1, orders-2, orders-3,"
+        " orders-4 and 2 more; the only replica of single-0; move them to other brokers:"
+        " metaquorum partitions plan --drain 1, then partitions reassign"
+    )
+    assert left_behind_json(left) == {
+        "underReplicated": 7,
+        "withoutAnotherReplica": 1,
+        "partitions": ["orders-0", "orders-1", "orders-2", "orders-3", "orders-4"],
+    }
+    one = left_behind(topics[2:], 3)
+    assert left_behind_text(one, 3).startswith(
+        "1 replica stays assigned to broker 3 and under-replicated: far-0; move"
+    )
+    assert left_behind(topics, 9) == LeftBehind()

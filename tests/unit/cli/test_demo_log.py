@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from msgspec import structs
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import Layout, create
+from metaquorum.cli.local import demo as demo_module
 from metaquorum.cli.local import demo_checks
 from metaquorum.cli.log.input.source import items
 from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
@@ -161,3 +163,24 @@ def test_an_answer_that_the_log_does_not_give(layout: Layout) -> None:
     short = structs.replace(topics[0], partitions=topics[0].partitions[:-1])
     with pytest.raises(Failure, match="about the partitions of"):
         demo_checks.show_our_log(layout, STORY, [short, *topics[1:]], brokers)
+
+
+# How the demo ends when it does not come to its end: what it says, and which files it leaves.
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "stays"),
+    [(BrokenPipeError(), "", False), (OSError(28, "no space"), "the demo failed", True)],
+)
+def test_a_reader_that_went_away_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, says: str, stays: bool
+) -> None:
+    home = tmp_path / "demo"
+
+    def ends(layout: object) -> None:
+        raise error
+
+    monkeypatch.setattr(demo_module, "LocalCluster", ends)
+    done = CliRunner().invoke(demo_module.demo, ["--directory", str(home)])
+    assert (done.exception, home.exists()) == (error, stays)
+    assert done.stderr.startswith(says) and bool(done.stderr) == bool(says)

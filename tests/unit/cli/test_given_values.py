@@ -13,7 +13,7 @@ import pytest
 from metaquorum.cli.given import MAY_BE_EMPTY
 from metaquorum.cli.pipeline.commands import Place
 from tests.unit.cli.running import run
-from tests.unit.cli.test_help import ALL
+from tests.unit.cli.test_command_words import ALL
 
 
 def parameters(is_one: Callable[[Any], bool]) -> Iterator[tuple[str, str]]:

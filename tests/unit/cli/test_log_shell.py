@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli.log.shell import command
+from metaquorum.cli.log.shell import commands
 from metaquorum.cli.log.shell.commands import COMMANDS
 from metaquorum.cli.log.shell.session import KEPT_STEPS, ShellError, ShellSession
 from metaquorum.cli.main import main
@@ -193,7 +193,7 @@ def test_a_prompt_until_ctrl_d(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     made = session(at=Point(offset=12))
     keyboard = Typed("pwd", KeyboardInterrupt, "nonsense", "at +2", EOFError, "pwd")
     monkeypatch.setattr("builtins.input", keyboard)
-    assert command.run_interactive(made) == 0
+    assert commands.run_interactive(made) == 0
     out, err = capsys.readouterr()
     pwd, interrupted, moved, end = out.split("\n", 3)
     assert (pwd, interrupted, end) == ("/", "^C", "\n") and moved.startswith("offset 14 ")
@@ -217,7 +217,7 @@ def test_the_prompt_ends_with_exit_and_ctrl_c_ends_only_a_command(
         return []
 
     monkeypatch.setattr(ShellSession, "execute", lambda self, line: execute(line))
-    assert command.run_interactive(made) == 0
+    assert commands.run_interactive(made) == 0
     assert asked == ["pwd", "exit"]
     assert capsys.readouterr().out == "\ninterrupted; this is still offset 12\n"
 
@@ -241,11 +241,11 @@ def test_completion_in_the_line_editor(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "readline", Editor("readline"))
     made = session(at=Point(offset=12))
-    command._Editor(made).install()
+    commands._Editor(made).install()
     complete = set_up["set_completer"]
     assert [complete("topic/o", state) for state in (0, 1)] == ["topic/orders/", None]
     assert set_up["parse_and_bind"] == ["tab: complete", "set show-all-if-ambiguous on"]
-    assert (set_up["set_completer_delims"], set_up["set_history_length"]) == (" \t", command.HISTORY_MAX)
+    assert (set_up["set_completer_delims"], set_up["set_history_length"]) == (" \t", commands.HISTORY_MAX)
 
     def fail(line: str, word: str) -> list[str]:
         raise ValueError((line, word))

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from metaquorum.cli.log.shell import commands
-from tests.unit.cli.test_help import ALL
+from tests.unit.cli.test_command_words import ALL
 from tests.unit.test_figures import figures_of
 
 RECORDED = Path(__file__).with_name("options.txt")

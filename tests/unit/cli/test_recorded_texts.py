@@ -27,7 +27,7 @@ from metaquorum.metadata.requests.status import BrokerState, BrokerStatus, Proce
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, Synonym
 from metaquorum.metadata.settings.scram import Mechanism, UserCredentials
 from metaquorum.rpc.messages.tables import NodeReport
-from tests.unit.observability.test_node_codec import BROKER, LOOP, STATUS
+from tests.unit.observability.test_small_parts import BROKER, LOOP, STATUS
 
 RECORDED = Path(__file__).with_name("texts.txt")
 NOW_MS = 100_000

@@ -102,6 +102,7 @@ def test_client_metrics(image: MetadataImage, final_state: Path) -> None:
     assert ConfigResource(CLIENT_METRICS_RESOURCE, "METRICSUB") in image.configs
     found = describe_client_metrics(image, "METRICSUB")
     assert [f"  {entry.name}={entry.value}" for entry in found] == lines
+    assert not any(entry.synonyms for entry in found), "as in Kafka"
 
 
 def test_metadata_version(image: MetadataImage, final_state: Path) -> None:

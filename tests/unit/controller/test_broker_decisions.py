@@ -97,8 +97,9 @@ def test_a_new_broker_gets_the_offset_of_its_record_as_epoch_and_starts_fenced()
     )
 
 
-def test_a_new_incarnation_gets_a_new_epoch_and_is_fenced_again() -> None:
-    image = image_of(broker(1, epoch=10, fenced=True))
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_new_incarnation_gets_a_new_epoch_and_is_fenced_again(fenced: bool) -> None:
+    image = image_of(broker(1, epoch=10, fenced=fenced))
     result = register(image, registration(1, 2), offset=50)
     record = result.records[0]
     assert isinstance(record, BrokerRecord)
@@ -153,6 +154,11 @@ RESERVED = [bytes(16), bytes(15) + b"\1", bytes(15) + b"\2", bytes(15) + b"\x63"
         ),
         (registration(1, incarnation_id=bytes(16)), ErrorCode.INVALID_REGISTRATION, "incarnation"),
         (registration(1, endpoints=()), ErrorCode.INVALID_REGISTRATION, "listener"),
+        (
+            registration(1, endpoints=(BrokerEndpoint("A", "a", 1, 4),)),
+            ErrorCode.INVALID_REGISTRATION,
+            "security protocol 4",
+        ),
         (
             registration(1, features=(BrokerFeature("metadata.version", 1, 18),)),
             ErrorCode.UNSUPPORTED_VERSION,

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from metaquorum.controller.active.state import BrokerIdPresence
 from metaquorum.controller.brokers.broker_ids import (
     COLLECTED_MAX,
     collect,
@@ -19,6 +20,7 @@ from metaquorum.controller.brokers.broker_ids import (
     missing_ids,
     remember_registration,
 )
+from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
@@ -542,3 +544,27 @@ def test_s0_18_what_is_removed_at_once_is_bounded_and_the_rest_goes_next() -> No
     assert len(first) == COLLECTED_MAX
     after = image_of(*records, *first)
     assert len(collect(after, ())) == 5
+
+
+# What a new leader knows of a broker id before anybody has sent a heartbeat.
+
+
+SESSION_MS = 9_000
+
+
+def test_s0_6_the_session_that_a_new_leader_gives_a_broker_is_no_sign_of_life() -> None:
+    """A newcomer may ask before the new leader has opened its sessions."""
+    sessions = Sessions(session_timeout_ms=SESSION_MS, lag_timeout_ms=SESSION_MS)
+    image = MetadataImage()
+    presence = BrokerIdPresence(sessions, image, now_ms=100)
+
+    def heard(arrived_ms: int) -> bool:
+        found = presence.at(image, frozenset(), b"start", arrived_ms).heard_since_asked(1001)
+        presence.note_asked(b"start", arrived_ms)
+        return found
+
+    assert not heard(110)
+    sessions.put(1001, sessions.unheard(5, 120))
+    assert not heard(400)
+    sessions.put(1001, sessions.touched(1001, 5, 500))
+    assert heard(700)

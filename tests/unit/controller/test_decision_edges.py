@@ -18,7 +18,7 @@ from metaquorum.controller.partitions.alter_partition import decide_alter_partit
 from metaquorum.controller.partitions.rules import min_isr, rules_of
 from metaquorum.controller.partitions.topics import Allowance, decide_delete_topics
 from metaquorum.controller.result import ControllerResult
-from metaquorum.controller.settings.access import decide_create_acls
+from metaquorum.controller.settings.access import decide_create_acls, decide_delete_acls
 from metaquorum.controller.settings.settings import decide_alter_configs, decide_alter_quotas
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, BrokersImage, ConfigResource, MetadataImage
@@ -39,10 +39,12 @@ from metaquorum.metadata.requests.settings import (
     ConfigChange,
     ConfigOp,
     CreateAclsRequest,
+    DeleteAclsRequest,
     OpKind,
     QuotaChange,
     QuotaOp,
 )
+from metaquorum.metadata.settings.acls import AclFilter
 from tests.unit.controller.node_quorum import image_of
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 
@@ -170,6 +172,14 @@ def test_a_request_writes_up_to_its_limit_and_nothing_above(
     assert errors == [ErrorCode.NONE if count <= 3 else ErrorCode.POLICY_VIOLATION] * count
     # What is refused for its size waits for no commit: it says nothing of the image.
     assert result.depends_on_image == (count <= 3)
+
+
+@pytest.mark.parametrize(("most", "removed"), [(4, 4), (3, 0)])
+def test_a_filter_removes_up_to_the_limit_of_entries_and_nothing_above(most: int, removed: int) -> None:
+    created = _acls(4, ControllerConfig(cluster_id="c", node_id=0))
+    config = ControllerConfig(cluster_id="c", node_id=0, records_per_request_max=most)
+    result = decide_delete_acls(cluster(*created.records), DeleteAclsRequest(filters=(AclFilter(),)), config)
+    assert len(result.records) == removed
 
 
 @pytest.mark.parametrize(

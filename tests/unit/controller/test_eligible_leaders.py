@@ -9,7 +9,7 @@ from msgspec import structs
 
 from metaquorum.controller.active.outcome import ForgetEligible
 from metaquorum.controller.active.steps import first_records
-from metaquorum.controller.brokers.brokers import own_registration
+from metaquorum.controller.brokers.brokers import must_drop_first, own_registration
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
 from metaquorum.controller.partitions.partition_change import Target, build_change
 from metaquorum.controller.partitions.partitions import removal_slice
@@ -292,6 +292,12 @@ def test_what_was_in_a_dead_directory_is_not_eligible_elsewhere() -> None:
     )
     refused = decide_assign_replicas(found, request, rules_of(found, lambda n: n == 1), records_max=10)
     assert refused.records == (), "what it led with is gone, and nobody else has it"
+    for last, writes in ((1, 0), (2, 1)):
+        last_led = structs.replace(lies, last_known_elr=(last,))
+        found = image(ON, TWO, partition(0, (1, 2, 3), (1,), 1), last_led, dirs)
+        rules = rules_of(found, lambda n: n == 1)
+        written = decide_assign_replicas(found, request, rules, records_max=10).records
+        assert len(written) == writes, "the last leader is waited for"
     others = change(eligible_leader_replicas=(1, 2))
     found = image(ON, TWO, partition(0, (1, 2, 3), (1,), 1), lies, others, dirs)
     (written,) = decide_assign_replicas(
@@ -400,6 +406,24 @@ def test_a_bounce_within_the_session_is_unclean_too() -> None:
     again(quorum, 1, 9, None)
     assert quorum.image().brokers[1].epoch > known.epoch
     assert state(quorum, topic_id) == (2, (2,), (), ())
+
+
+@pytest.mark.parametrize(
+    ("isr", "eligible", "previous_epoch", "must"),
+    [
+        ((1, 2), (), -1, True),
+        ((2,), (1,), -1, True),
+        ((2,), (), -1, False),
+        ((1, 2), (), 9, True),
+        ((1, 2), (), 10, False),
+    ],
+)
+def test_a_broker_that_may_have_lost_its_data_leaves_isrs_and_eligible_leaders_first(
+    isr: tuple[int, ...], eligible: tuple[int, ...], previous_epoch: int, must: bool
+) -> None:
+    found = image(ON, TWO, partition(0, (1, 2), isr, 2), change(eligible_leader_replicas=eligible))
+    request = structs.replace(registration(1, 2), previous_broker_epoch=previous_epoch)
+    assert must_drop_first(found, request) is must
 
 
 def test_an_unregistered_broker_is_eligible_nowhere() -> None:

@@ -8,6 +8,8 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.controller.events import RaftResponseArrived
+from metaquorum.controller.node import ForeignVoters
 from metaquorum.controller.voters import Joiner, how_to_join, may_join, not_yet, observes
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
@@ -17,9 +19,11 @@ from metaquorum.metadata.requests.common import (
     RemoveRaftVoterRequest,
     ReplicaStatus,
 )
-from metaquorum.raft.config import Identity
+from metaquorum.raft.config import Identity, RaftConfig
 from metaquorum.raft.core import RaftCore
+from metaquorum.raft.messages import RaftError, VoteResponse
 from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode, VoterSet
+from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
 
 SILENT_MS = 3_000
 OWN, LOST = b"o" * 16, b"l" * 16
@@ -162,3 +166,62 @@ def test_an_entry_that_the_leader_does_not_have_is_looked_at_again() -> None:
         changed = asks.wanted(SILENT_MS, other, answers=False)
         assert isinstance(changed, str) and "the voters have just changed" in changed
     assert isinstance(asks.wanted(2 * SILENT_MS, quorum(), answers=False), str), "silence counts from here"
+
+
+# A controller among voters of another cluster: one at a wrong address is a warning, a majority ends it.
+
+
+def say(machine: Machine, source: int, error: RaftError) -> None:
+    """An answer of `source` reaches the node."""
+    response = VoteResponse(error=error, epoch=0, leader_id=None, vote_granted=False, pre_vote=True)
+    machine.inbox.append(RaftResponseArrived(source=source, correlation_id=10**9, response=response))
+    machine.step()
+
+
+def others(quorum: Quorum, machine: Machine) -> list[int]:
+    return [node_id for node_id in quorum.machines if node_id != machine.node_id]
+
+
+def test_one_voter_of_another_cluster_does_not_stop_a_node() -> None:
+    quorum = Quorum()
+    machine = next(iter(quorum.machines.values()))
+    first, _ = others(quorum, machine)
+    for _ in range(3):
+        say(machine, first, RaftError.INCONSISTENT_CLUSTER_ID)
+    assert machine.stopped is None
+
+
+def test_a_majority_of_another_cluster_stops_it_with_both_named() -> None:
+    quorum = Quorum()
+    machine = next(iter(quorum.machines.values()))
+    first, second = others(quorum, machine)
+    say(machine, first, RaftError.INCONSISTENT_CLUSTER_ID)
+    say(machine, second, RaftError.INCONSISTENT_CLUSTER_ID)
+    assert machine.stopped is not None and machine.stopped.failed
+    assert CLUSTER in machine.stopped.reason and f"({first}, {second})" in machine.stopped.reason
+
+
+def test_a_voter_that_was_put_right_counts_no_more() -> None:
+    quorum = Quorum()
+    machine = next(iter(quorum.machines.values()))
+    first, second = others(quorum, machine)
+    say(machine, first, RaftError.INCONSISTENT_CLUSTER_ID)
+    say(machine, first, RaftError.NONE)
+    say(machine, second, RaftError.INCONSISTENT_CLUSTER_ID)
+    assert machine.stopped is None
+
+
+def test_bootstrap_servers_of_another_cluster_are_named_as_such() -> None:
+    """A node that knows no voter yet has asked nobody else; one wrong address of two does not stop it."""
+    core = SimpleNamespace(
+        voters=VoterSet(), state=SimpleNamespace(config=RaftConfig(bootstrap_ids=(-2, -3)))
+    )
+    for answers, stops in (((-2,), False), ((-2, -3), True), ((-3, -2), True)):
+        foreign = ForeignVoters(CLUSTER, cast(RaftCore, core))
+        reasons = [foreign.heard(source, RaftError.INCONSISTENT_CLUSTER_ID) for source in answers]
+        if not stops:
+            assert reasons == [None]
+            continue
+        line = reasons[-1] or ""
+        assert "but its bootstrap servers to another one" in line and "-2" not in line
+        assert line.endswith("or correct controller.quorum.bootstrap.servers")

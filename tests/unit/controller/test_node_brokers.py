@@ -445,6 +445,14 @@ def test_a_broker_that_makes_progress_is_never_fenced_for_lag() -> None:
         assert not beat(quorum.heartbeat(1, applied_offset=applied)).is_fenced
 
 
+def test_what_brokers_have_in_their_files_is_known_from_their_heartbeats() -> None:
+    quorum = quorum_of()
+    quorum.start_broker(1)
+    for minimum in (2, 3):
+        quorum.heartbeat(1, min_insync_replicas=minimum)
+        assert quorum.leader.node.sessions.min_insync_replicas() == {1: minimum}
+
+
 # ---- controlled shutdown
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,11 +11,14 @@ from metaquorum.controller.partitions import elections
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
-from metaquorum.controller.partitions.partition_change import Election, Target, build_change
+from metaquorum.controller.partitions.partition_change import Election, MayLead, Target, build_change
 from metaquorum.controller.partitions.partitions import preferred_slice, removal_slice
+from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.rules import rules_of
+from metaquorum.controller.partitions.topics import Allowance, decide_create_partitions
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
+from metaquorum.metadata.node_configs import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     ConfigRecord,
@@ -22,16 +27,19 @@ from metaquorum.metadata.records.types import (
     PartitionRecord,
     TopicRecord,
 )
+from metaquorum.metadata.requests.common import TopicsResponse
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
+    CreatePartitionsRequest,
     ElectLeadersRequest,
     ElectLeadersResponse,
     IsrMember,
     PartitionAlteration,
     ReplicaAssignment,
+    TopicGrowth,
 )
 from tests.images import offline_replicas
 from tests.unit.controller.node_quorum import image_of
@@ -256,9 +264,15 @@ def members(*ids: int, epoch: int | None = None) -> tuple[IsrMember, ...]:
     return tuple(IsrMember(broker_id=each, broker_epoch=epoch) for each in ids)
 
 
-def alter(image: MetadataImage, *wanted: PartitionAlteration, sender: int = 1, epoch: int = 10):
+def alter(
+    image: MetadataImage,
+    *wanted: PartitionAlteration,
+    sender: int = 1,
+    epoch: int = 10,
+    may_lead: MayLead | None = None,
+):
     request = AlterPartitionRequest(broker_id=sender, broker_epoch=epoch, partitions=wanted)
-    return decide_alter_partition(image, request, rules_of(image, image.brokers.is_active))
+    return decide_alter_partition(image, request, rules_of(image, may_lead or image.brokers.is_active))
 
 
 def test_an_isr_shrinks_and_grows_and_an_equal_one_writes_nothing() -> None:
@@ -354,6 +368,16 @@ def test_a_replica_in_a_dead_directory_does_not_join() -> None:
     assert "directory" in (result.response.results[0].message or "")
 
 
+def test_a_broker_that_is_being_fenced_does_not_join() -> None:
+    """Its record comes with the last of the batches that move its partitions."""
+    image = cluster(replace_record(partition(0, (1, 2), (1,), 1), directories=()))
+    result = alter(image, replace(GOOD, isr=members(1, 2)), may_lead=lambda broker_id: broker_id != 2)
+    assert isinstance(result.response, AlterPartitionResponse)
+    (refused,) = result.response.results
+    assert (refused.error, result.records) == (ErrorCode.INELIGIBLE_REPLICA, ())
+    assert refused.message == "broker 2 of the new ISR is fenced: leave it out"
+
+
 def test_a_leader_that_ends_its_own_reassignment_is_told_of_its_successor() -> None:
     moving = replace_record(
         placed(partition(0, (3, 1), (1,), 1)), adding_replicas=(3,), removing_replicas=(1,)
@@ -380,13 +404,20 @@ def replace_broker(record: BrokerRecord, **fields: object) -> BrokerRecord:
     return msgspec.structs.replace(record, **fields)
 
 
-def assign(image: MetadataImage, *wanted: tuple[bytes, int], epoch: int = 10, topic: bytes = TOPIC):
+def assign(
+    image: MetadataImage,
+    *wanted: tuple[bytes, int],
+    epoch: int = 10,
+    topic: bytes = TOPIC,
+    failing: frozenset[bytes] = frozenset(),
+):
     request = AssignReplicasToDirsRequest(
         broker_id=1,
         broker_epoch=epoch,
         assignments=tuple(ReplicaAssignment(directory_id=d, topic_id=topic, partition=p) for d, p in wanted),
     )
-    return decide_assign_replicas(image, request, rules_of(image, image.brokers.is_active), records_max=100)
+    rules = rules_of(image, image.brokers.is_active, failing)
+    return decide_assign_replicas(image, request, rules, records_max=100)
 
 
 def codes(result: object) -> list[ErrorCode]:
@@ -409,6 +440,8 @@ def test_a_replica_in_a_dead_directory_leaves_leadership_and_isr_in_the_same_rec
     image = cluster(with_directories(HOME, OTHER), partition(0, (1, 2), (1, 2), 1))
     result = assign(image, (directory, 0))
     assert result.records == (change(isr=(2,), leader=2, directories=(directory, UNASSIGNED)),)
+    failing = assign(image, (HOME, 0), failing=frozenset([HOME]))
+    assert failing.records == (change(isr=(2,), leader=2, directories=(HOME, UNASSIGNED)),)
     alone = cluster(with_directories(HOME, OTHER), partition(0, (1,), (1,), 1))
     assert assign(alone, (directory, 0)).records == (change(leader=-1, directories=(directory,)),)
 
@@ -467,9 +500,11 @@ def test_an_unclean_election_on_request_takes_what_others_have_first_and_else_be
         image = recreated(*replicas, isr=(1,))
         told = rules_of(image, image.brokers.is_active, recreated=known)
         assert decide_elections(image, request, told, records_max=9).records == (expected,)
-        untold = rules_of(image, image.brokers.is_active)
-        records = decide_elections(image, request, untold, records_max=9).records
-        assert records == (() if replicas == (1, 2) else (expected,))
+        failing = frozenset([HOME])
+        for recreates, fails in (({}, frozenset()), (known, failing)):
+            rules = rules_of(image, image.brokers.is_active, fails, recreated=recreates)
+            records = decide_elections(image, request, rules, records_max=9).records
+            assert records == (() if replicas == (1, 2) else (expected,))
 
 
 def test_refused_assignments() -> None:
@@ -488,6 +523,35 @@ def test_refused_assignments() -> None:
     old = image_of(broker(1), TopicRecord(name="t", topic_id=TOPIC), level=16)
     early = assign(old, (HOME, 0)).response
     assert isinstance(early, ApiError) and early.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(("most", "code"), [(1, ErrorCode.NONE), (0, ErrorCode.POLICY_VIOLATION)])
+def test_a_request_reports_up_to_its_limit_of_replicas(most: int, code: ErrorCode) -> None:
+    image = cluster(with_directories(HOME), partition(0, (1, 2), (1, 2), 1))
+    wanted = ReplicaAssignment(directory_id=HOME, topic_id=TOPIC, partition=0)
+    request = AssignReplicasToDirsRequest(broker_id=1, broker_epoch=10, assignments=(wanted,))
+    rules = rules_of(image, image.brokers.is_active)
+    answer = decide_assign_replicas(image, request, rules, records_max=most).response
+    assert (answer.code if isinstance(answer, ApiError) else answer.results[0].error) is code
+
+
+@pytest.mark.parametrize(("added", "code"), [(3, ErrorCode.NONE), (4, ErrorCode.POLICY_VIOLATION)])
+def test_new_partitions_have_the_replicas_that_stay_and_at_most_so_many_are_written(
+    added: int, code: ErrorCode
+) -> None:
+    image = cluster(replace_record(partition(0, (1, 2, 3), (1, 2), 1), adding_replicas=(3,)))
+    result = decide_create_partitions(
+        image,
+        CreatePartitionsRequest(topics=(TopicGrowth(name="t", count=1 + added),)),
+        ControllerConfig(cluster_id="c", node_id=0, records_per_request_max=3),
+        candidates=[UsableBroker(broker_id, None, False) for broker_id in (1, 2, 3)],
+        rng=Random(1),
+        allowance=Allowance(),
+    )
+    assert isinstance(result.response, TopicsResponse)
+    assert [each.error for each in result.response.results] == [code]
+    factors = [len(each.replicas) for each in result.records if isinstance(each, PartitionRecord)]
+    assert factors == ([2] * added if code is ErrorCode.NONE else [])
 
 
 def test_offline_replicas_are_those_of_dead_brokers_and_of_dead_directories() -> None:

@@ -46,8 +46,12 @@ def test_a_tokens_life() -> None:
     assert longest.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + 172_400_000)
     expire = ExpireTokenRequest(requester="User:alice", hmac=response.hmac)
     assert decide(image, expire).records == (RemoveDelegationTokenRecord(token_id=response.token_id),)
-    soon = decide(image, structs.replace(expire, period_ms=9))
-    assert soon.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + 9)
+    for period_ms in (0, 9):
+        soon = decide(image, structs.replace(expire, period_ms=period_ms))
+        assert soon.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + period_ms)
+    over = image_of(structs.replace(record, max_timestamp=NOW))
+    assert expired_tokens(over, NOW, 10) == ()
+    assert expired_tokens(over, NOW + 1, 10) == decide(image, expire).records
     assert expired_tokens(image, NOW + 86_400_000, 10) == ()
     assert expired_tokens(image, NOW + 86_400_001, 10) == decide(image, expire).records
     assert expired_tokens(image, NOW + 86_400_001, 0) == ()
@@ -80,7 +84,12 @@ def test_whatever_is_asked_no_token_is_valid_beyond_its_maximum_lifetime(
     assert response.max_timestamp_ms == record.max_timestamp
     assert response.expiration_timestamp_ms == record.expiration_timestamp
     image = image_of(structs.replace(record, expiration_timestamp=record.max_timestamp))
-    for kind, period_ms in ((RenewTokenRequest, None), (RenewTokenRequest, 9), (ExpireTokenRequest, 9)):
+    for kind, period_ms in (
+        (RenewTokenRequest, None),
+        (RenewTokenRequest, 0),
+        (RenewTokenRequest, 9),
+        (ExpireTokenRequest, 9),
+    ):
         request = kind(requester="User:alice", hmac=response.hmac, period_ms=period_ms)
         later = decide(image, request, wall_ms=NOW + max_ms - 5)
         assert later.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + max_ms), kind
@@ -91,6 +100,7 @@ def test_tokens_need_a_secret_a_level_and_users() -> None:
     without = decide(image_of(), create, config=ControllerConfig(cluster_id="c", node_id=1))
     assert without.response.code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     assert decide(image_of(level=13), create).response.code is ErrorCode.UNSUPPORTED_VERSION
-    group = decide(image_of(), structs.replace(create, renewers=("Group:g",)))
-    assert group.response.code is ErrorCode.INVALID_PRINCIPAL_TYPE
+    for renewer in ("Group:g", "User:"):
+        other = decide(image_of(), structs.replace(create, renewers=(renewer,)))
+        assert other.response.code is ErrorCode.INVALID_PRINCIPAL_TYPE
     assert "s3cret" not in repr(CONFIG)

@@ -169,19 +169,27 @@ def scripted(folder: Path, name: str, keys: Container[int] = ANSWERED) -> Iterat
             yield exchange_of(row["label"], row["to"], row, row["request"], row["response"])
 
 
-def recorded(folder: Path, name: str, keys: Container[int] = ANSWERED) -> Iterator[Exchange]:
-    """The exchanges of clients with brokers in a recording, of the APIs `keys`."""
+def paired(
+    folder: Path, name: str, keys: Container[int], to: str
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The requests of a recording to nodes whose name begins with `to`, of the APIs `keys`, and their
+    answers."""
     waiting: dict[tuple[int, int], dict[str, Any]] = {}
     for row in rows(folder / "kafka-3.7-wire" / f"{name}.jsonl.gz"):
-        if row.get("api_key") not in keys or row.get("event") or not row["link"].startswith("broker"):
+        if row.get("api_key") not in keys or row.get("event") or not row["link"].startswith(to):
             continue
         place = row["conn"], row["correlation_id"]
         if row["dir"] == ">":
             waiting[place] = row
         elif place in waiting:
-            asked = waiting.pop(place)
-            label = f"{name} at {asked['t_ms']}"
-            yield exchange_of(label, row["link"], asked, asked["frame"], row["frame"], asked["t_ms"])
+            yield waiting.pop(place), row
+
+
+def recorded(folder: Path, name: str, keys: Container[int] = ANSWERED) -> Iterator[Exchange]:
+    """The exchanges of clients with brokers in a recording, of the APIs `keys`."""
+    for asked, row in paired(folder, name, keys, "broker"):
+        label = f"{name} at {asked['t_ms']}"
+        yield exchange_of(label, row["link"], asked, asked["frame"], row["frame"], asked["t_ms"])
 
 
 def exchange_of(

@@ -12,6 +12,7 @@ from metaquorum.clients.admin.groups import commit_offsets, delete_group, delete
 from metaquorum.clients.admin.partition_logs import TopicPartition
 from metaquorum.clients.admin.topics import DescribedPartition
 from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.listeners.forwarded.shown_configs import ShownConfigs
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
@@ -21,8 +22,12 @@ from metaquorum.metadata.image import (
     TOPIC_RESOURCE,
     ConfigResource,
 )
+from metaquorum.metadata.settings.broker_keys import check_broker_value
+from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource
+from metaquorum.metadata.settings.keys import ConfigValueError
 from metaquorum.wire.messages import (
     DeleteGroupsResponse,
+    DescribeConfigsRequest,
     DescribeTopicPartitionsResponse,
     FindCoordinatorResponse,
     MetadataResponse,
@@ -236,3 +241,24 @@ async def test_between_two_looks_for_a_leader_there_is_a_pause(monkeypatch: pyte
     assert found == {A: 7, B: 9, C: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     assert asked == [{A: 1, B: 2, C: 3}, {B: 2}, {B: 2}]
     assert pauses == [partition_logs._PAUSE_S] * 2
+
+
+# Values of configurations as DescribeConfigs shows them.
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(" 7 ", "7"), ("7\n", "7"), ("a b", "a b"), ("", ""), (None, None)]
+)
+def test_blanks_around_a_value_are_not_shown(value: str | None, shown: str | None) -> None:
+    entry = ConfigEntry(
+        name="retention.ms", value=value, source=ConfigSource.DYNAMIC_TOPIC_CONFIG, sensitive=False
+    )
+    asked = DescribeConfigsRequest.DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name="t")
+    found = ShownConfigs(4, True, False)(asked, [entry])
+    assert [each.value for each in found.configs] == [shown]
+
+
+@pytest.mark.parametrize("per_broker", [True, False])
+def test_advertised_listeners_cannot_be_altered(per_broker: bool) -> None:
+    with pytest.raises(ConfigValueError, match="in the broker's file"):
+        check_broker_value("advertised.listeners", "PLAINTEXT://h:1", per_broker=per_broker)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
 from metaquorum.broker.server.kafka.groups import GroupHandlers
+from metaquorum.listeners.forwarded.described_configs import OwnConfig, describe_configs
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import GROUP_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.wire.codec import Request, RequestHeader

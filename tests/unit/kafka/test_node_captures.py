@@ -29,7 +29,7 @@ from metaquorum.wire.table import API_BY_NAME
 from tests.unit.kafka import test_admin_captures as admin
 from tests.unit.kafka.golden_cluster import CONTROLLERS, GoldenCluster
 from tests.unit.kafka.golden_controller import GoldenController, golden_config
-from tests.unit.kafka.test_admin_captures import Difference, Exchange, Rule, at, rows, shown
+from tests.unit.kafka.test_admin_captures import Difference, Exchange, Rule, at, paired, rows, shown
 
 pytestmark = pytest.mark.shared_data
 NAMES = (
@@ -47,16 +47,8 @@ RECORDINGS = (
 
 def exchanges(folder: Path, name: str) -> Iterator[Exchange]:
     """The exchanges with controllers of a recording."""
-    waiting: dict[tuple[int, int], dict[str, Any]] = {}
-    for row in rows(folder / "kafka-3.7-wire" / f"{name}.jsonl.gz"):
-        if row.get("api_key") not in KEYS or row.get("event") or not row["link"].startswith("controller"):
-            continue
-        place = row["conn"], row["correlation_id"]
-        if row["dir"] == ">":
-            waiting[place] = row
-        elif place in waiting:
-            asked = waiting.pop(place)
-            yield exchange(f"{name} at {asked['t_ms']}", asked, asked["frame"], row["frame"], asked["t_ms"])
+    for asked, row in paired(folder, name, KEYS, "controller"):
+        yield exchange(f"{name} at {asked['t_ms']}", asked, asked["frame"], row["frame"], asked["t_ms"])
 
 
 def exchange(label: str, row: dict[str, Any], request: str, response: str, time_ms: int = 0) -> Exchange:

@@ -26,7 +26,7 @@ from metaquorum.wire import codec
 from metaquorum.wire import messages as wire
 from metaquorum.wire.principal import ForwardedPrincipal, decode_principal, encode_principal
 from metaquorum.wire.table import API_BY_NAME
-from tests.unit.kafka.test_admin_captures import rows
+from tests.unit.kafka.test_admin_captures import paired
 
 RECORDINGS = (
     *("A-cluster-start", "B-controller-failover", "C-broker-lifecycle", "D-snapshot-fetch"),
@@ -41,18 +41,10 @@ TOPIC, OTHER, DIRECTORY = b"t" * 16, b"o" * 16, b"d" * 16
 
 def exchanges(folder: Path, name: str) -> Iterator[tuple[str, int, Any, Any]]:
     """The exchanges of Kafka's brokers with controllers: API, version, and both bodies."""
-    waiting: dict[tuple[int, int], dict[str, Any]] = {}
-    for row in rows(folder / "kafka-3.7-wire" / f"{name}.jsonl.gz"):
-        if row.get("api_key") not in KEYS or row.get("event") or not row["link"].startswith("controller"):
-            continue
-        place = row["conn"], row["correlation_id"]
-        if row["dir"] == ">":
-            waiting[place] = row
-        elif place in waiting:
-            asked = waiting.pop(place)
-            key, version = asked["api_key"], asked["api_version"]
-            request = codec.decode_request(base64.b64decode(asked["frame"])).body
-            yield KEYS[key], version, request, decoded(key, version, row["frame"])
+    for asked, row in paired(folder, name, KEYS, "controller"):
+        key, version = asked["api_key"], asked["api_version"]
+        request = codec.decode_request(base64.b64decode(asked["frame"])).body
+        yield KEYS[key], version, request, decoded(key, version, row["frame"])
 
 
 def decoded(key: int, version: int, frame: str) -> Any:
@@ -68,7 +60,7 @@ async def handled(body: Any, version: int, answer: Any) -> tuple[Any, Any]:
         return answer
 
     name = type(body).__name__.removesuffix("Request")
-    call = Call(version=version, ask=ask, node_id=-1, wall_ms=0, image=MetadataImage())
+    call = Call(version=version, ask=ask, wall_ms=0, image=MetadataImage())
     response = await ANSWERED[name].handle(body, call)
     return seen[0], response
 

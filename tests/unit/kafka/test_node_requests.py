@@ -15,15 +15,18 @@ from metaquorum.controller.server.forwarding_service import KafkaCalls
 from metaquorum.controller.server.kafka import Envelopes
 from metaquorum.listeners.access.guard import Rights
 from metaquorum.listeners.forwarded.api import AskedBy, Call
+from metaquorum.listeners.forwarded.cluster import add_raft_voter, remove_raft_voter
 from metaquorum.listeners.forwarded.table import ANSWERED, FORWARDED
 from metaquorum.listeners.rights import CHECKS_OF_CONTROLLERS
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
+from metaquorum.metadata.records.control import Voter, VoterEndpoint
 from metaquorum.metadata.requests import common as core
 from metaquorum.metadata.requests import partitions as parts
 from metaquorum.metadata.requests import settings
+from metaquorum.metadata.requests.common import AddRaftVoterRequest, Done, Mutator, RemoveRaftVoterRequest
 from metaquorum.wire import codec
 from metaquorum.wire import messages as wire
 from metaquorum.wire.principal import ForwardedPrincipal, decode_principal
@@ -56,7 +59,7 @@ async def asked(body: Any, version: int, answer: Any) -> tuple[Any, Any]:
         return answer
 
     frame = b"".join(codec.encode_request(codec.RequestHeader(key, version, 1), body))
-    call = Call(version=version, ask=ask, node_id=-1, wall_ms=0, image=image_with_topic())
+    call = Call(version=version, ask=ask, wall_ms=0, image=image_with_topic())
     response = await api.handle(codec.decode_request(frame).body, call)
     chunks = codec.encode_response(key, version, 1, response)
     return seen[0], codec.decode_response(key, version, b"".join(chunks)).body
@@ -398,3 +401,63 @@ async def test_addresses_of_both_kinds_are_taken() -> None:
 def test_what_nodes_ask_for_themselves_is_not_forwarded() -> None:
     assert {name for name, each in ANSWERED.items() if each.by is AskedBy.NODES} == ASKED_BY_NODES
     assert not ASKED_BY_NODES & FORWARDED.keys()
+
+
+# AddRaftVoter and RemoveRaftVoter at a controller's listener: the same changes as over gRPC (KIP-853).
+
+
+VOTER_DIRECTORY = bytes(range(16))
+LISTENER = wire.AddRaftVoterRequest.Listener(name="KAFKA", host="h", port=9095)
+ADD = wire.AddRaftVoterRequest(
+    cluster_id="c", timeout_ms=500, voter_id=4, voter_directory_id=VOTER_DIRECTORY, listeners=(LISTENER,)
+)
+REMOVE = wire.RemoveRaftVoterRequest(cluster_id="c", voter_id=4, voter_directory_id=VOTER_DIRECTORY)
+ADDED = AddRaftVoterRequest(
+    voter=Voter(4, VOTER_DIRECTORY, (VoterEndpoint("KAFKA", "h", 9095),)), cluster_id="c", timeout_ms=500
+)
+REMOVED = RemoveRaftVoterRequest(voter_id=4, voter_directory_id=VOTER_DIRECTORY, cluster_id="c")
+TWICE = ApiError(ErrorCode.DUPLICATE_VOTER, "4 is already a voter")
+
+
+@pytest.mark.parametrize(
+    ("handle", "body", "wanted"),
+    [(add_raft_voter.handle, ADD, ADDED), (remove_raft_voter.handle, REMOVE, REMOVED)],
+)
+async def test_a_change_is_asked_of_the_quorum(handle: Any, body: Any, wanted: Any) -> None:
+    asked: list[Any] = []
+    answers: list[Any] = [Done(), TWICE]
+
+    async def ask(request: Any) -> Any:
+        asked.append(request)
+        return answers.pop(0)
+
+    call = Call(version=0, ask=ask, wall_ms=0, image=MetadataImage())
+    done = await handle(body, call)
+    assert (done.error_code, done.error_message) == (0, None)
+    refused = await handle(body, call)
+    assert (refused.error_code, refused.error_message) == (126, "4 is already a voter")
+    assert asked == [wanted, wanted]
+
+
+async def test_changes_of_voters_do_not_go_to_the_core_directly() -> None:
+    """A new voter is asked who it is before."""
+
+    asked: list[Any] = []
+
+    class Changes:
+        async def change(self, request: Any) -> Any:
+            asked.append(request)
+            return Done()
+
+    changes: Any = Changes()
+    inbox: Any = None
+    calls = KafkaCalls(inbox, changes, image=MetadataImage, static={}, token_key=None, wall_ms=lambda: 0)
+    for request in (ADDED, REMOVED):
+        assert await calls.ask(Mutator(user="", client_id="", strict=False), request) == Done()
+    assert asked == [ADDED, REMOVED]
+
+
+def test_brokers_forward_them_and_they_need_alter() -> None:
+    changes = {"AddRaftVoter", "RemoveRaftVoter"}
+    assert changes <= FORWARDED.keys()
+    assert all(CHECKS_OF_CONTROLLERS[name] == CHECKS_OF_CONTROLLERS["UpdateFeatures"] for name in changes)

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from metaquorum.broker.server.kafka import groups
 from metaquorum.listeners import long_work, slices
+from metaquorum.listeners.forwarded import too_many
 from metaquorum.listeners.long_work import LongAnswer, LongRequests, LongWork
 from metaquorum.listeners.services import Client, EndConnection, Offered
 from metaquorum.listeners.slices import CUTS, produced_in_slices, sliced
 from metaquorum.wire import codec, messages
 from metaquorum.wire.codec import FEW_VALUES, Request, RequestHeader
 from metaquorum.wire.table import API_BY_NAME, request_type, response_type
+from tests.long_turns import turns
 
 CLIENT = Client(listener="KAFKA", address="127.0.0.1")
 
@@ -411,3 +414,27 @@ async def test_the_topics_of_many_groups_are_cut_and_joined_and_a_group_is_refus
         ("late", 16, []),
         ("z", 0, [("t3", 3)]),
     ]
+
+
+# No request with many items holds the event loop: every array of every API of a broker, a new one, too.
+
+
+ITEMS, BOUND = FEW_VALUES + 1_900, FEW_VALUES + 900
+CALLS_MAX = 20_000
+"""In one turn of the loop: some milliseconds. That is three for each item of a request: a handler that looks
+at all of them at once needs more."""
+
+
+@pytest.mark.timeout(600)
+def test_no_array_of_any_request_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items of a bounded number in one turn take what `THINGS_MAX` and `SUBSCRIBED_MAX` allow; here these are
+    lower, so that requests are shorter."""
+    monkeypatch.setattr(too_many, "THINGS_MAX", BOUND)
+    monkeypatch.setattr(groups, "SUBSCRIBED_MAX", BOUND)
+    found = [*turns(items=ITEMS)]
+    assert len({turn.api for turn in found}) > 40
+    assert [turn for turn in found if turn.answer is None] == [], "each has an answer"
+    long = [
+        f"{turn.api} {turn.version} {turn.array}: {turn.calls:,}" for turn in found if turn.calls > CALLS_MAX
+    ]
+    assert long == [], f"calls in one turn for {ITEMS:,} items"

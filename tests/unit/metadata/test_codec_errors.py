@@ -126,7 +126,6 @@ def test_tolerance_ends_at_malformed_records() -> None:
 
 
 # The 19 cases in which Kafka 3.7 throws: (record, version, the field in Python's name).
-MINIMAL_BROKER = BrokerRecord(1, U, 7)
 UNSUPPORTED: list[tuple[Record, int, str]] = [
     *((BrokerRecord(1, U, 7, is_migrating_zk_broker=True), v, "is_migrating_zk_broker") for v in (0, 1)),
     (BrokerRecord(1, U, 7, in_controlled_shutdown=True), 0, "in_controlled_shutdown"),

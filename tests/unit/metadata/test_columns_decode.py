@@ -110,6 +110,18 @@ def test_partition_shapes_usual_and_odd() -> None:
     assert rows.block[N_ISR].tolist() == [1, 2, 0]
 
 
+def test_a_list_that_is_null_is_odd_whatever_is_before_it() -> None:
+    """The topic's id has the number of replicas in sync where that would be with fewer than no replicas."""
+    topic = bytes(13) + b"\2" + bytes(2)
+    value = bytearray(encode(PartitionRecord(0, topic, replicas=(), isr=()), 0))
+    value[3 + 4 + 16] = 0
+    batch = batch_of([bytes(value)])
+    frames = read_frames(batch.data, batch.header)
+    assert frames is not None
+    _, odd = decode_partitions(frames, np.arange(1), DirectoryTable())
+    assert odd.tolist() == [True]
+
+
 def test_change_shapes_usual_and_odd() -> None:
     changes = [
         PartitionChangeRecord(0, TOPIC_ID, isr=(1, 2), leader=2),

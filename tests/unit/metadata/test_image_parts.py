@@ -32,10 +32,14 @@ from metaquorum.metadata.image.chunk import TopicEntry, with_run
 from metaquorum.metadata.image.directories import DirectoryTable, _HashIndex, damaged_in, given_up_in, is_mark
 from metaquorum.metadata.image.maps import FIRST_SHARD_COUNT, MAX_SHARD_LOAD
 from metaquorum.metadata.image.types import TopicInfo
+from metaquorum.metadata.inspect.changes.changes import ChangeFeed
+from metaquorum.metadata.inspect.log.entities import EntityNamer
+from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 from metaquorum.metadata.invariants import COLUMN_RULES, FEW_ROWS, check_image, check_step
 from metaquorum.metadata.meanings import _sorted_directories
 from metaquorum.metadata.text.tree import image_tree, render_tree, subtree
 from metaquorum.storage.batches.format import encode_varint
+from metaquorum.storage.uuids import uuid_from_text
 from tests.images import describe_difference
 
 T1, T2 = b"\x01" * 16, b"\x02" * 16
@@ -460,3 +464,16 @@ def test_lengths_of_one_to_three_bytes_are_read_together(size: int) -> None:
     widths = varint_widths(octets, at)
     assert widths.tolist() == [len(encode_varint(each)) for each in sizes]
     assert lengths_at(octets, at, widths).tolist() == sizes
+
+
+# A topic whose name is not known is spelled with its id as Kafka prints it, wherever it is named.
+
+
+TEXT = "HBaK2wDSCOQvkzFFKfH6nA"
+TOPIC = uuid_from_text(TEXT)
+
+
+def test_every_tool_spells_it_the_same() -> None:
+    spans = PartitionSpans(ChangeFeed(MetadataImage(), is_known=False), None)
+    assert spans.named((TOPIC, 3)) == (f"{TEXT}-3", f"topic/{TEXT}/3")
+    assert EntityNamer().topic_name(TOPIC) == TEXT

@@ -95,11 +95,6 @@ def changes(seed: int, highest_id: int) -> list[object]:
     return records
 
 
-def batch_of(base_offset: int, records: list[object]) -> bytes:
-    values = [encode(each, write_version(each, 19)) for each in records]
-    return encode_batch(base_offset=base_offset, leader_epoch=1, timestamp_ms=0, values=values)
-
-
 def replayed(records: list[object], batch: int, use_columns: bool, check_each: bool = False) -> MetadataImage:
     engine = Replayer(use_columns=use_columns)
     for start in range(0, len(records), batch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from metaquorum.metadata.inspect.causes.brokers import FENCES
@@ -18,20 +17,11 @@ from metaquorum.metadata.inspect.causes.table import (
     word_of,
 )
 from tests.conftest import REPOSITORY
+from tests.unit.generated import keep_generated
 
 
 def test_the_page_is_what_the_table_makes() -> None:
-    """`METAQUORUM_REWRITE_DOCS=1` writes the generated part instead of comparing it."""
-    path = REPOSITORY / "docs" / "log-tools.md"
-    begin, end = "<!-- generated: begin -->\n", "<!-- generated: end -->"
-    before, rest = path.read_text(encoding="utf-8").split(begin, 1)
-    generated, after = rest.split(end, 1)
-    if os.environ.get("METAQUORUM_REWRITE_DOCS") == "1":
-        path.write_text(before + begin + render_document() + end + after, encoding="utf-8")
-        return
-    assert generated == render_document(), (
-        "docs/log-tools.md is out of date: run this test with METAQUORUM_REWRITE_DOCS=1, review"
-    )
+    keep_generated("log-tools.md", render_document())
 
 
 BY_THEIR_TEXT = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from metaquorum.metadata.inspect.summary import Section, Summary
 from metaquorum.metadata.inspect.timeline import time_events
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import duration
+from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.time_events import (
     cannot_decide,
     gap_ms,
@@ -30,12 +32,11 @@ from metaquorum.metadata.records import types as r
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.reader import Damage
-from tests.conftest import shared_data_path
+from tests.stories.story import METADATA
+from tests.sums.survey import Survey, names, text_of
 from tests.unit.metadata.made_logs import STORY, Batch, make_node, memory_disk
 from tests.unit.metadata.test_timeline import ID, OTHER, Story, broker, started
 
-ROOT = shared_data_path() or Path("absent")
-GOLDEN = ROOT / "kafka-3.7" / "controller-3000"
 LOGS = [
     "kafka-3.7/controller-3000",
     "kafka-3.7/upgrade/controller-3000",
@@ -322,3 +323,29 @@ def test_a_summary_says_what_the_log_cannot_tell(
     assert len(told) == sum(due for _, due in wanted)
     for line, words in zip(told, [words for words, due in wanted if due], strict=True):
         assert line.startswith(words)
+
+
+# How long something lasted, as events say it: by a number and in their text, which agree in every story.
+
+
+DURATION = re.compile(
+    r"(?:at least |at most |perhaps )?\b\d+(?:\.\d)? (?:ms|s|min|h|d)\b(?: \d+ (?:s|min|h)\b)?"
+)
+OF_CLOCKS = ("clock jumped", "time ran backwards")
+"""They tell by how much a clock is wrong, which is no time that passed."""
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_number_is_the_duration_that_the_text_tells(name: str, tmp_path: Path) -> None:
+    survey = Survey(text_of(name), tmp_path)
+    survey.write()
+    for node in sorted(path.name for path in tmp_path.iterdir()):
+        log = MetadataLog(PosixDisk(), str(tmp_path / node / METADATA))
+        for event in events(log, lambda line: None):
+            told = DURATION.findall(event.text)
+            if event.kind in (*OF_CLOCKS, "election"):
+                assert event.span_ms is None or event.kind == "election"
+            elif event.span_ms is None:
+                assert told == [] or event.rule == "idle-fenced-early", event
+            else:
+                assert f"{event.bound}{duration(event.span_ms)}" in told, event

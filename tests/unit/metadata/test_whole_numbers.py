@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.settings.configs import _in_ms
 from metaquorum.metadata.settings.keys import ConfigValueError, Key, Kind, whole_number
+from metaquorum.metadata.text.addresses import address_text, listener_text
 
 
 @given(st.integers(0, 10**6), st.integers(0, 3), st.integers(1, 10**6))
@@ -52,3 +53,15 @@ def test_a_setting_takes_the_numbers_that_java_takes(sign: str, size: int, zeros
 )
 def test_a_time_in_a_longer_unit_is_told_in_ms(name: str, text: str, ms: str) -> None:
     assert _in_ms(name, text) == ms
+
+
+# Addresses as text: an IPv6 host is in brackets, or its last group reads as a port.
+
+
+@pytest.mark.parametrize(
+    ("host", "text"),
+    [("node-1", "node-1:9093"), ("10.0.0.1", "10.0.0.1:9093"), ("::1", "[::1]:9093"), ("", ":9093")],
+)
+def test_an_address(host: str, text: str) -> None:
+    assert address_text(host, 9093) == text
+    assert listener_text("CONTROLLER", host, 9093) == f"CONTROLLER://{text}"

@@ -14,7 +14,6 @@ from metaquorum.metadata.image.chunk import CHUNK_ROWS
 from metaquorum.metadata.image.types import PartitionInfo
 
 TOPIC_ID = bytes(15) + b"\x01"
-OTHER_ID = bytes(15) + b"\x02"
 
 
 def partition(index: int, *, leader: int = 0, isr: tuple[int, ...] = (0, 1, 2)) -> PartitionInfo:

@@ -13,6 +13,7 @@ import pytest
 from metaquorum.metadata.errors import InvariantViolation
 from metaquorum.node.driver import Driver, Ending
 from metaquorum.node.replica import SnapshotFiles
+from metaquorum.node.scheduler import StepEnd
 from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.raft import effects as raft
 from metaquorum.raft import events
@@ -377,3 +378,50 @@ def test_a_wake_up_is_planned_unless_an_earlier_one_is(
     Driver._plan(it)
     assert planned == later_s
     assert cancelled == (["cancelled"] if wake_ms == 3_501 else [])
+
+
+# Work that waits for the end of a step is done there, once.
+
+
+class Gathered:
+    """Work that notes whether a step was still on when it was done."""
+
+    def __init__(self, end: StepEnd) -> None:
+        self.done: list[bool] = []
+        self._end = end
+
+    def flush(self) -> None:
+        self.done.append(self._end.gathers)
+
+
+def test_work_is_done_once_at_the_end_of_its_step() -> None:
+    end = StepEnd()
+    one, other = Gathered(end), Gathered(end)
+    end.begin()
+    assert end.gathers
+    end.add(one)
+    assert one.done == []
+    end.flush()
+    assert one.done == [False], "what it does is of no step"
+    end.begin()
+    end.add(other)
+    end.flush()
+    assert one.done == other.done == [False]
+
+
+class Grows(Gathered):
+    """Work that leaves some for the next step."""
+
+    def flush(self) -> None:
+        super().flush()
+        self._end.add(self)
+
+
+def test_work_that_is_added_by_other_work_waits_for_the_next_end() -> None:
+    end = StepEnd()
+    grows = Grows(end)
+    end.add(grows)
+    for steps in range(1, 4):
+        end.begin()
+        end.flush()
+        assert len(grows.done) == steps

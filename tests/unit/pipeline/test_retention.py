@@ -37,7 +37,6 @@ NOBODY: Any = None
 EVERY = 20
 FOLDER = "__cluster_metadata-0"
 NOOP = encode(r.NoOpRecord(), 0)
-KINDS = ("broker", "broker", "fence", "topic", "change", "change", "config", "idle", "gone", "elect")
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from metaquorum.metadata.records.codec import decode_control
+from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
 from metaquorum.raft.config import RecoveredLog
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import NoteCommitted, Respond, RespondWithRecords
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
 from metaquorum.raft.roles import Follower, Leader
-from metaquorum.storage.batches.batch import Batches
+from metaquorum.raft.voters import encode_control_batch, leader_change_record
+from metaquorum.storage.batches.batch import Batches, iter_batches
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import World, directory
 from tests.unit.raft.test_core import batch, make
@@ -191,3 +194,25 @@ def test_logs_that_diverge_share_what_is_before_that(known: int, common: int | N
     request = fetch_of(OBSERVER, 5, core.epoch, last_fetched_epoch=2, high_watermark=known, cluster_id="c")
     assert asked(core, request).diverging == LogPosition(2, 3)
     assert [one.common_offset for one in core.losses] == ([] if common is None else [common])
+
+
+# The record that begins an epoch is what Kafka's schema says.
+
+
+@pytest.mark.parametrize(
+    "voters", [(1,), (3000, 3001, 3002), tuple(range(126)), tuple(range(127)), tuple(range(300))]
+)
+def test_the_codec_of_the_table_reads_it(voters: tuple[int, ...]) -> None:
+    change = leader_change_record(leader_id=voters[-1], voter_ids=voters, granting_ids=voters[1:])
+    data = encode_control_batch([change], base_offset=7, epoch=5, timestamp_ms=1234)
+    (batch,) = iter_batches(data)
+    header = batch.header
+    assert (header.base_offset, header.leader_epoch, header.is_control) == (7, 5, True)
+    assert (header.base_timestamp_ms, header.next_offset) == (1234, 8)
+    (record,) = batch.records()
+    assert record.key is not None and record.value is not None
+    assert decode_control(record.key, record.value) == LeaderChangeMessage(
+        leader_id=voters[-1],
+        voters=tuple(LeaderVoter(voter_id=at) for at in voters),
+        granting_voters=tuple(LeaderVoter(voter_id=at) for at in voters[1:]),
+    )

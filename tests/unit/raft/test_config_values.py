@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.raft.config import DOUBLINGS_MAX, RaftConfig, RaftConfigError, Voter, doubled_ms
-from metaquorum.raft.voters import Endpoint
+from metaquorum.raft.voters import Endpoint, has_majority, majority
 
 NAMES = (
     *("check_quorum_ms", "observer_patience_ms", "begin_quorum_ms", "quiet_voter_ms", "keepalive_ms"),
@@ -95,3 +95,17 @@ def test_values_that_do_not_fit_together_are_named_both(fields: dict[str, object
     with pytest.raises(RaftConfigError) as caught:
         RaftConfig(**fields)  # type: ignore[arg-type]
     assert str(caught.value) == text
+
+
+# Majority maths, by cases that were worked out by hand.
+
+
+@pytest.mark.parametrize(("voters", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)])
+def test_majority(voters: int, needed: int) -> None:
+    assert majority(voters) == needed
+
+
+def test_only_voters_count() -> None:
+    assert has_majority({1, 2}, {1, 2, 3})
+    assert not has_majority({1, 8, 9}, {1, 2, 3})
+    assert not has_majority([1, 1, 1], {1, 2, 3})

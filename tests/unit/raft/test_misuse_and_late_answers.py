@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metaquorum import raft
+from metaquorum.metadata.image import MetadataImage, Provenance
+from metaquorum.metadata.replica import MetadataReplica, MetadataReplicaConfig
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import ResetLog, Warn, WriteSnapshotChunk
 from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
-from metaquorum.raft.messages import FetchResponse, RaftError, RaftRequest, VoteResponse
+from metaquorum.raft.events import SnapshotLoaded
+from metaquorum.raft.messages import (
+    BeginQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    RaftError,
+    RaftRequest,
+    VoteResponse,
+)
 from metaquorum.raft.roles import Resigned
 from metaquorum.raft.voters import (
     VOTERS_TYPE,
@@ -26,13 +40,14 @@ from metaquorum.raft.voters import (
     voter_changes,
     voters_record,
 )
+from metaquorum.storage.batches.encode import encode_batch
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import uuid_to_text
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.raft.world import directory
 from tests.unit.raft.test_core import make
-from tests.unit.raft.test_following import chunk, redirected
+from tests.unit.raft.test_following import answer, batches, begin, chunk, load, redirected
 from tests.unit.raft.test_voters import control_batch
 
 VOTERS = tuple(raft.Voter(node_id=at, host="127.0.0.1", port=9000 + at) for at in (1, 2, 3))
@@ -265,3 +280,127 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
     assert record.value.endswith(b"\x00\x00\x00")  # of the range of versions, of the voter, of the record
     more = ControlValue(record.control_type, record.value[:-3] + 3 * TAGS)
     assert [change.voters for change in voter_changes(control_batch(more))] == [one]
+
+
+# Time has one name: the keyword `now_ms` is the core's clock; `wall_ms` is for records and display only.
+
+
+RAFT = Path(__file__).resolve().parents[3] / "raft"
+CLOCKS = {"at_ms", "clock", "monotonic", "monotonic_ms", "now", "time", "time_ms", "timestamp", "wall"}
+INPUTS = [
+    method
+    for name, method in inspect.getmembers(RaftCore, inspect.isfunction)
+    if not name.startswith("_") and "list[RaftEffect]" in str(inspect.signature(method).return_annotation)
+]
+
+
+def functions() -> Iterator[tuple[str, list[str], list[str]]]:
+    """Where each function of the library stands, its parameters, and those of them that are keywords."""
+    for path in sorted(RAFT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.Lambda):
+                where = f"{path.relative_to(RAFT)} {getattr(node, 'name', 'lambda')}"
+                keywords = [each.arg for each in node.args.kwonlyargs]
+                places = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+                yield where, [*places, *keywords], keywords
+
+
+def test_the_time_is_a_keyword() -> None:
+    found = [(where, "now_ms" in keywords) for where, names, keywords in functions() if "now_ms" in names]
+    assert len(found) > 90
+    assert [where for where, is_keyword in found if not is_keyword] == []
+
+
+def test_time_has_no_other_name() -> None:
+    assert [(where, name) for where, names, _ in functions() for name in names if name in CLOCKS] == []
+
+
+@pytest.mark.parametrize("method", INPUTS, ids=lambda method: method.__name__)
+def test_every_input_of_the_core_takes_the_time(method: Callable[..., Any]) -> None:
+    assert inspect.signature(method).parameters["now_ms"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+# A driver uses the state of a fetched snapshot only if the core takes the snapshot (contract, point 14).
+
+
+SNAPSHOT = LogPosition(3, 9)
+
+FILE = encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=1, values=[b"seen"])
+
+
+def pass_snapshot(core: RaftCore) -> None:
+    """Another leader sends the log past the snapshot."""
+    fetch = begin(core, 3, 5, 3)
+    core.on_response(3, fetch.correlation_id, answer(5, 3, records=batches(1, 12, 5)), now_ms=4)
+
+
+@pytest.mark.parametrize("passed", [False, True])
+def test_a_replica_of_metadata_keeps_its_state_if_the_log_has_passed_the_snapshot(passed: bool) -> None:
+    core, request = redirected()
+    load(core, request)
+    replica = MetadataReplica(core, MetadataImage(), MetadataReplicaConfig(), now_ms=0)
+    before = replica.state
+    if passed:
+        pass_snapshot(core)
+    image = MetadataImage().with_provenance(Provenance(9, 3, 0))
+    effects = replica.handle(SnapshotLoaded(position=SNAPSHOT, image=image), 6)
+    assert any(isinstance(one, ResetLog) for one in effects) == (not passed)
+    assert (replica.state is before) == passed
+    assert replica.applied_offset == (0 if passed else 9)
+    assert replica.snapshots.last_offset == (0 if passed else 9)
+
+
+class Taking(raft.BlockingDriver):
+    """Node 1, a follower of node 2. With `passed`, a message that moves the log past the snapshot is handled
+    while the snapshot is read."""
+
+    def __init__(self, *, passed: bool) -> None:
+        disk = FaultyDisk(random.Random(1))
+        raft.create_directory(disk, "/r", cluster_id="c", node_id=1, rng=random.Random(1))
+        store = raft.ReplicaStore.open(disk, "/r", voter_ids=(1, 2, 3))
+        super().__init__(store, VOTERS, raft.RaftConfig(), rng=random.Random(1), now_ms=lambda: 1000)
+        self.passed, self.loaded, self.asked = passed, list[bytes](), list[tuple[int, raft.RaftRequest]]()
+        self.committed: list[int] = []
+        self.start()
+        self.begin_epoch(4, 2)
+
+    def begin_epoch(self, epoch: int, leader: int) -> None:
+        self.on_request(
+            epoch,
+            BeginQuorumEpochRequest(
+                cluster_id="c", epoch=epoch, leader_id=leader, voter_id=1, voter_directory_id=b""
+            ),
+        )
+
+    def send(self, to: int, correlation_id: int, request: raft.RaftRequest, timeout_ms: int) -> None:
+        self.asked.append((correlation_id, request))
+
+    def respond(self, key: int, response: raft.RaftResponse) -> None:
+        pass
+
+    def on_committed(self, batches: raft.Batches) -> None:
+        self.committed.append(batches.base_offset)
+
+    def read_snapshot(self, position: LogPosition, path: str) -> bytes:
+        if self.passed:
+            self.begin_epoch(5, 3)
+            (at,) = [key for key, one in self.core.state.in_flight.items() if one.to == 3]
+            self.on_response(3, at, answer(5, 3, records=batches(0, 13, 5), high_watermark=13))
+        return b"seen"
+
+    def load_snapshot(self, state: bytes) -> None:
+        self.loaded.append(state)
+
+
+@pytest.mark.parametrize("passed", [False, True])
+def test_the_blocking_driver_applies_the_log_that_has_passed_the_snapshot(passed: bool) -> None:
+    driver = Taking(passed=passed)
+    at, request = driver.asked[-1]
+    assert isinstance(request, FetchRequest)
+    driver.on_response(2, at, answer(snapshot=SNAPSHOT))
+    at, request = driver.asked[-1]
+    assert isinstance(request, FetchSnapshotRequest)
+    driver.on_response(2, at, chunk(0, FILE, size=len(FILE)))
+    assert driver.loaded == ([] if passed else [b"seen"])
+    assert driver.committed == ([0] if passed else [])
+    assert driver.applied_offset == (13 if passed else 9)

@@ -15,7 +15,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from metaquorum.errors import StartError
 from metaquorum.rpc import reach
+from metaquorum.rpc.channels import bind
 from metaquorum.rpc.reach import (
     LOOK_AGAIN_S,
     Reasons,
@@ -52,6 +54,12 @@ def failed(code: grpc.StatusCode, details: str | None) -> grpc.aio.AioRpcError:
             " drops the packets)",
         ),
         (Code.UNAVAILABLE, "Socket closed", "not reachable (Socket closed)"),
+        (
+            Code.UNAVAILABLE,
+            "Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame, got frame type 80)"
+            " (Trying to connect an http1.x server (HTTP status 405))",
+            f"not reachable ({reach.SPEAKS_HTTP})",
+        ),
         (Code.UNAVAILABLE, None, "not reachable (no connection)"),
         (Code.UNIMPLEMENTED, "Method", "it does not serve this request; give a controller's address"),
         (Code.INTERNAL, "odd", "INTERNAL: odd"),
@@ -239,3 +247,46 @@ async def test_a_node_without_rights_says_so_once(caplog: pytest.LogCaptureFixtu
     for _ in range(20):
         reasons.log("controller 3000", failed(Code.PERMISSION_DENIED, "User:x may not act"), HERE)
     assert caplog.messages == ["controller 3000 at 127.0.0.1:9: it refuses this node: User:x may not act"]
+
+
+# Where a server listens. No server runs here: what is asked of gRPC is looked at.
+
+
+class Recorder:
+    """Stands where gRPC's server does."""
+
+    def __init__(self) -> None:
+        self.targets: list[str] = []
+
+    def add_insecure_port(self, target: str) -> int:
+        self.targets.append(target)
+        return int(target.rpartition(":")[2])
+
+
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held
+
+
+def asked_for(host: str, port: int) -> list[str]:
+    server: Any = Recorder()
+    assert bind(server, host, port, None) == port
+    return server.targets
+
+
+def test_a_host_is_bound_alone_and_none_is_every_interface(taken: socket.socket) -> None:
+    port = taken.getsockname()[1]
+    taken.close()
+    assert asked_for("127.0.0.1", port) == [f"127.0.0.1:{port}"]
+    assert asked_for("", port) == [f"[::]:{port}"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", ""])
+def test_a_port_that_somebody_has_on_one_interface_is_refused(taken: socket.socket, host: str) -> None:
+    taken.listen(1)
+    port = taken.getsockname()[1]
+    with pytest.raises(StartError, match=f":{port}: Address already in use; stop the process") as caught:
+        asked_for(host, port)
+    assert "\n" not in str(caught.value)

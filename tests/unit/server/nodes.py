@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.server.main import BrokerProcess, open_process
+from metaquorum.cli.main import main
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.config.load import load_config
 from metaquorum.config.node import NodeConfig
@@ -177,7 +179,7 @@ async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
     metrics = bind_metrics(config.metrics_listener, config.tls)
     way = way_to_voters(config, every_tls, direct)
     process = ControllerProcess(
-        config, open_replica(config, *check_directories(config)), server, metrics, kafka=kafka, way=way
+        config, open_replica(config, check_directories(config)), server, metrics, kafka=kafka, way=way
     )
     async with _running(process):
         yield process
@@ -215,3 +217,11 @@ async def _running(process: ControllerProcess | BrokerProcess) -> AsyncIterator[
     finally:
         process.driver.end("the test is over", failed=True)
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def commanded(site: Site, *arguments: str, typed: str | None = None, code: int = 0) -> Result:
+    """The command line in a thread of its own, as the cluster runs on this loop."""
+    line = [*arguments, *site.bootstrap(arguments[0])]
+    result = await asyncio.to_thread(CliRunner().invoke, main, line, input=typed)
+    assert result.exit_code == code, (arguments, result.output, result.stderr)
+    return result

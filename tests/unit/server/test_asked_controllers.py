@@ -20,8 +20,11 @@ from metaquorum.cli.cluster import ClusterOptions
 from metaquorum.cli.main import main
 from metaquorum.clients.kafka.grpc_way import ControllersClient
 from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.controller.server.kafka import listens_at
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import metadata_version_name
+from metaquorum.metadata.image import ControllerRegistration, NodeEndpoint
 from metaquorum.rpc.reach import spoken_at
 from metaquorum.wire.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from tests.unit.server.nodes import CLUSTER_ID, Site, free_port, new_site, running_controller
@@ -196,3 +199,34 @@ def test_what_cannot_be_is_said_in_one_line(words: tuple[str, ...], says: str) -
     line = ["features", "describe", "--bootstrap-controller", f"127.0.0.1:{free_port()}", *words]
     result = CliRunner().invoke(main, line)
     assert result.exit_code != 0 and says in result.stderr and result.stderr.count("\n") == 1, result.stderr
+
+
+# Where a caller finds a controller: at that controller's listener of the name by which the caller came.
+
+
+NAMES = ("CONTROLLER", "SECURE")
+REGISTERED = {
+    node_id: ControllerRegistration(
+        controller_id=node_id,
+        incarnation_id=bytes([node_id]) * 16,
+        endpoints=tuple(
+            NodeEndpoint(name=name, host=f"node-{node_id}", port=1000 * node_id + at, security_protocol=0)
+            for at, name in enumerate(NAMES)
+        ),
+    )
+    for node_id in (1, 2, 3)
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("node_id", REGISTERED)
+def test_the_endpoint_is_of_this_controller_and_this_listener(node_id: int, name: str) -> None:
+    endpoint = listens_at(REGISTERED, node_id, Client(listener=name, address="10.0.0.1"))
+    assert endpoint is not None
+    assert (endpoint.name, endpoint.host) == (name, f"node-{node_id}")
+    assert endpoint.port == 1000 * node_id + NAMES.index(name)
+
+
+@pytest.mark.parametrize(("node_id", "name"), [(4, "CONTROLLER"), (1, "OTHER")])
+def test_what_is_not_registered_is_not_guessed(node_id: int, name: str) -> None:
+    assert listens_at(REGISTERED, node_id, Client(listener=name, address="10.0.0.1")) is None

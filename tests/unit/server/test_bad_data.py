@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from metaquorum.broker.server import main as broker
 from metaquorum.broker.server import main as broker_main
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.quorum.nodes import mark_log_dir_offline
+from metaquorum.controller.server import main as controller
+from metaquorum.controller.server.services import PartitionsService
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
@@ -28,6 +31,8 @@ from metaquorum.metadata.requests.partitions import (
     PartitionAlteration,
     ReplicaAssignment,
 )
+from metaquorum.proto import partitions_pb2 as pb
+from metaquorum.rpc.messages.errors import NO_HINTS
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid
@@ -289,3 +294,35 @@ async def test_directories_of_others(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()} == copied
         result = await at.calls.produce(TOPIC, batch([b"d"]))
         assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 3)
+
+
+# What the commands that start a node run, and requests that a controller's services cannot read.
+
+
+@pytest.mark.parametrize(("module", "role"), [(broker, "broker"), (controller, "controller")])
+def test_a_node_runs_by_its_file_and_role(module: Any, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    monkeypatch.setattr(broker, "keep_freed_buffers", lambda: ran.append("allocator"))
+
+    def run_process(*arguments: Any, **options: Any) -> int:
+        ran.append((arguments, options))
+        return 7
+
+    monkeypatch.setattr(module, "run_process", run_process)
+    options: dict[str, Any] = {} if module is controller else {"node_id": 101}
+    assert module.run("/node.properties", **options) == 7
+    before = ["allocator"] if module is broker else []
+    assert ran == [*before, (("/node.properties", role, module.serve), options)]
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("AlterPartition", pb.AlterPartitionRequest(partitions=[{"topic_id": b"short"}])),
+        ("AssignReplicasToDirs", pb.AssignReplicasToDirsRequest(assignments=[{"topic_id": b"short"}])),
+    ],
+)
+async def test_a_request_with_a_wrong_id_is_refused_before_the_node(method: str, request_: Any) -> None:
+    service: Any = PartitionsService(None, NO_HINTS)  # type: ignore[arg-type]
+    answer = await getattr(service, method)(request_, None)
+    assert ErrorCode(answer.error.code) is ErrorCode.INVALID_REQUEST

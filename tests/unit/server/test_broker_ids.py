@@ -117,8 +117,8 @@ async def test_s0_5_s0_13_a_broker_that_lost_all_its_disks_is_itself_again(site:
 async def _until_running(client: AdminClient, broker_id: int) -> None:
     async with asyncio.timeout(60):
         while True:
-            brokers = (await client.list_brokers([broker_id])).brokers
-            if brokers and not brokers[0].fenced:
+            brokers = (await client.list_brokers()).brokers
+            if any(each.broker_id == broker_id and not each.fenced for each in brokers):
                 return
 
 

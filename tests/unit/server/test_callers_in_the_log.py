@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metaquorum.cli.log.input.source import open_path
 from metaquorum.clients.quorum.admin import AdminClient, bind_broker_id
+from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.metadata.inspect.log.log import ReadBatch
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.wire import codec
 from metaquorum.wire.codec import RequestHeader
-from metaquorum.wire.messages import CreateTopicsRequest
-from metaquorum.wire.table import API_BY_NAME
-from tests.unit.server.certificates import certificate_files
+from metaquorum.wire.messages import ApiVersionsRequest, CreateTopicsRequest
+from metaquorum.wire.table import API_BY_NAME, API_VERSIONS
+from tests.unit.server.certificates import certificates_of
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is, material, tls_keys
 
@@ -61,9 +63,7 @@ def causes(site: Site) -> list[tuple[BatchCause | None, tuple[object, ...]]]:
 async def test_every_caller_is_named_as_its_door_knew_it(site: Site, tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     folder.mkdir()
-    authority = certificate_files(folder, "authority", None)
-    for name in ("node", "client"):
-        certificate_files(folder, name, authority)
+    certificates_of(folder, "node", "client")
     keys = {**tls_keys(folder, "required"), "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/"}
     address = [(LOOPBACK, site.controller_port)]
     async with running_controller(site.controller_file(keys)), running_broker(site.broker_file(keys)):
@@ -103,3 +103,58 @@ async def test_without_authentication_callers_are_anonymous_and_the_key_switches
         await health_is(site.broker_port, SERVING)
     later = causes(site)[end:]
     assert later and all(cause is None for cause, _ in later)
+
+
+# A broker offers every version that its messages have, but for those that are left out on purpose.
+
+
+FEWER = {
+    "Fetch": (4, 18),
+    "ListOffsets": (0, 10),
+    "DescribeLogDirs": (0, 4),
+    "InitProducerId": (0, 5),
+    "AddPartitionsToTxn": (0, 4),
+    "AddOffsetsToTxn": (0, 3),
+    "EndTxn": (0, 3),
+    "TxnOffsetCommit": (0, 3),
+    "WriteTxnMarkers": (0, 1),
+    "ListTransactions": (0, 1),
+}
+NOT_OF_BROKERS = {
+    *("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "UpdateRaftVoter"),
+    *("AlterPartition", "AssignReplicasToDirs", "AllocateProducerIds"),
+    *("BrokerRegistration", "BrokerHeartbeat", "ControllerRegistration", "Envelope"),
+}
+
+
+async def versions_at(port: int) -> dict[str, tuple[int, int]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    frame = b"".join(
+        codec.encode_request(codec.RequestHeader(API_VERSIONS, 0, 1, "me"), ApiVersionsRequest())
+    )
+    writer.write(len(frame).to_bytes(4, "big") + frame)
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    body: Any = codec.decode_response(API_VERSIONS, 0, await reader.readexactly(size)).body
+    writer.close()
+    names = {api.key: name for name, api in API_BY_NAME.items()}
+    return {names[each.api_key]: (each.min_version, each.max_version) for each in body.api_keys}
+
+
+async def test_a_broker_offers_what_its_messages_have(tmp_path: Path) -> None:
+    site = new_site(tmp_path)
+    async with running_controller(site.controller_file()), running_broker(site.broker_file()):
+        await health_is(site.broker_port, SERVING)
+        offered = await versions_at(site.kafka_port)
+    whole = {name: (api.min_version, api.max_version) for name, api in API_BY_NAME.items()}
+    expected = {
+        name: FEWER.get(name, versions) for name, versions in whole.items() if name not in NOT_OF_BROKERS
+    }
+    differing = {name for name, _ in offered.items() ^ expected.items()}
+    assert not differing, (
+        f"a broker offers {differing} in other versions than wire/tables: change `Offered` or `answers` "
+        "(broker/server/kafka/, listeners/forwarded/), or say so in FEWER or NOT_OF_BROKERS"
+    )
+    assert {name: offered[name] for name in FORWARDED} == {
+        name: (each.min_version, each.max_version) for name, each in FORWARDED.items()
+    }
+    assert FEWER == {name: offered[name] for name in FEWER if offered[name] != whole[name]}

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from metaquorum.broker.server.main import _features
+from metaquorum.controller.features import unsupported_feature
+from metaquorum.metadata.image.image import FeaturesImage
 from metaquorum.wire import messages as wire
 from metaquorum.wire.principal import ForwardedPrincipal
 from metaquorum.wire.table import API_BY_NAME
-from tests.unit.server.certificates import certificate_files, foreign_client
+from tests.unit.server.certificates import certificates_of, foreign_client
 from tests.unit.server.foreign_broker import Channel, ForeignBroker
 from tests.unit.server.nodes import Site, new_site, running_controller
 
@@ -252,9 +255,7 @@ REFUSED = 31
 @pytest.fixture(name="certificates", scope="module")
 def fixture_certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
-    authority = certificate_files(folder, "authority", None)
-    for name in ("server", "node", "alice"):
-        certificate_files(folder, name, authority)
+    certificates_of(folder, "server", "node", "alice")
     return folder
 
 
@@ -329,3 +330,25 @@ async def test_nodes_show_certificates_at_controllers(site: Site, certificates: 
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             async with Channel(site.kafka_port) as channel:
                 await channel.versions()
+
+
+# What a broker of ours can work at: the levels that Kafka 4.2 finalizes in every new cluster.
+
+
+OF_KAFKA_4_2 = {
+    "eligible.leader.replicas.version": 1,
+    "group.version": 1,
+    "metadata.version": 29,
+    "share.version": 1,
+    "streams.version": 1,
+    "transaction.version": 2,
+}
+
+
+def test_a_broker_works_in_a_cluster_of_kafka_4_2() -> None:
+    assert unsupported_feature(FeaturesImage(finalized=OF_KAFKA_4_2), _features()) is None
+    text = unsupported_feature(FeaturesImage(finalized=OF_KAFKA_4_2 | {"share.version": 2}), _features())
+    assert text == (
+        "the cluster is at share.version level 2, but this broker supports 0 to 1: run a broker release that"
+        " supports level 2"
+    )

@@ -89,9 +89,7 @@ class Broker:
 
     async def _send(self, number: int, request: ChannelRequest, timeout_ms: int) -> ControllerReported:
         self.calls.send(
-            SendToController(
-                target=CONTROLLER, correlation_id=number, request=request, timeout_ms=timeout_ms, attempt=1
-            )
+            SendToController(target=CONTROLLER, correlation_id=number, request=request, timeout_ms=timeout_ms)
         )
         return await self._outcomes.get()
 

@@ -78,7 +78,6 @@ class Broker:
                 correlation_id=self._number,
                 request=request,
                 timeout_ms=timeout_ms,
-                attempt=1,
             )
         )
 

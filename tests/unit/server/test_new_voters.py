@@ -29,7 +29,7 @@ from metaquorum.metadata.requests.settings import (
     UpdateFeaturesRequest,
 )
 from tests.unit.controller.node_quorum import Quorum
-from tests.unit.observability.test_node_codec import STATUS
+from tests.unit.observability.test_small_parts import STATUS
 
 ENDPOINTS = (VoterEndpoint("IN", "a", 1), VoterEndpoint("OUT", "b", 2))
 VOTER = Voter(STATUS.node_id, STATUS.directory_id, ENDPOINTS)

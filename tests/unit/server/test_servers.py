@@ -24,7 +24,7 @@ from metaquorum.raft.store import ReplicaStore
 from metaquorum.rpc.channels import open_channel
 from metaquorum.wire.messages import UnregisterBrokerRequest
 from tests.topics import committed_image, create_topics, delete_topics, partitions_in, partitions_of
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificate_files, certificates_of
 from tests.unit.server.nodes import (
     Site,
     forwarded,
@@ -78,9 +78,8 @@ async def test_topics_and_brokers_from_registration_to_deletion(site: Site) -> N
                 assert [topic.name for topic in image.topics.all()] == ["orders"]
                 assert dict(image.features.finalized) == {"metadata.version": 19}
 
-                brokers = await client.list_brokers([101, 7])
+                brokers = await client.list_brokers()
                 assert [(b.broker_id, b.fenced) for b in brokers.brokers] == [(101, False)]
-                assert brokers.unknown_ids == (7,)
                 (deleted,) = await delete_topics(client, ["orders"])
                 assert deleted.error is ErrorCode.NONE
                 assert not (await committed_image(client)).topics.all()
@@ -106,7 +105,7 @@ async def test_a_broker_that_cannot_go_on_is_fenced_by_its_last_word_and_not_by_
                     await health_is(site.broker_port, SERVING)
                     await create_topics(client, [NewTopic(name="orders", partitions=1)])
                     assert process.node.replicas is not None
-                    (only,) = process.node.replicas.good_directories
+                    (only,) = process.node.replicas._placement.directories.good_ids()
                     if which == "the process":
                         process.driver.end("stopped by a bug", failed=True)
                     else:
@@ -165,7 +164,7 @@ def test_the_metadata_log_is_opened_as_the_configuration_says(
         "metadata.max.retention.ms": "45678901",
     }
     config = load_config(getattr(site, f"{role}_file")(keys), role)
-    open_replica(config, *check_directories(config)).store.close()
+    open_replica(config, check_directories(config)).store.close()
     assert (opened["directory"], opened["may_vote"]) == (str(config.metadata_log_dir), may_vote)
     assert [
         str(opened[name]) for name in ("segment_bytes", "segment_ms", "retention_bytes", "retention_ms")
@@ -188,9 +187,7 @@ async def test_nobody_there_is_one_clear_error(site: Site) -> None:
 def certificates(tmp_path: Path) -> Path:
     folder = tmp_path / "tls"
     folder.mkdir()
-    authority = certificate_files(folder, "authority", None)
-    for name in ("node", "client"):
-        certificate_files(folder, name, authority)
+    certificates_of(folder, "node", "client")
     certificate_files(folder, "stranger", certificate_files(folder, "other-authority", None))
     return folder
 

@@ -33,7 +33,7 @@ from metaquorum.clients.quorum.admin import AdminClient, allocate_producer_ids
 from metaquorum.clients.quorum.nodes import describe_broker_nodes
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import MAX_METADATA_VERSION
-from metaquorum.metadata.image import Acl, ConfigResource
+from metaquorum.metadata.image import NO_LEADER, Acl, ConfigResource, PartitionInfo
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.settings import (
     AllocateProducerIdsRequest,
@@ -51,9 +51,18 @@ from metaquorum.metadata.settings.quotas import QuotaFilter
 from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.node.formatted import bootstrap_checkpoint
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
+from metaquorum.storage.partition.replica_directory import CLEAN_SHUTDOWN_FILE as FILE_NAME
 from tests.broker_calls import calls_to
 from tests.topics import create_topics, partitions_of
-from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
+from tests.unit.server.nodes import (
+    Site,
+    commanded,
+    free_port,
+    new_site,
+    running_broker,
+    running_controller,
+    without_data,
+)
 from tests.unit.server.test_servers import SERVING, health_is
 
 TOPIC = ConfigResource(2, "orders")
@@ -252,90 +261,86 @@ async def test_a_cluster_is_upgraded_while_its_broker_runs(tmp_path: Path) -> No
             assert partition.directories == found[0].directories
 
 
-async def run(site: Site, *arguments: str, typed: str | None = None, code: int = 0) -> Result:
-    """The command line in a thread of its own, as the cluster runs on this loop."""
-    line = [*arguments, *site.bootstrap(arguments[0])]
-    result = await asyncio.to_thread(CliRunner().invoke, main, line, input=typed)
-    assert result.exit_code == code, (arguments, result.output, result.stderr)
-    return result
-
-
 async def test_configs_and_features_on_the_command_line(site: Site) -> None:
     ops = ("--set", "retention.ms=5", "--set", "flush.ms=4")
-    changed = await run(site, "configs", "alter", "topic", "orders", *ops)
+    changed = await commanded(site, "configs", "alter", "topic", "orders", *ops)
     note = "this is stored but has no effect yet"
     source = "synonyms={DYNAMIC_TOPIC_CONFIG:flush.ms=4}"
     assert changed.stdout == "topic orders: applied\n"
     assert changed.stderr == f"metaquorum: topic orders: note: flush.ms=4: {note}\n"
-    text = (await run(site, "configs", "describe", "topic", "orders")).stdout.splitlines()
+    text = (await commanded(site, "configs", "describe", "topic", "orders")).stdout.splitlines()
     assert text == [
         "Dynamic configs for topic orders are:",
         f"  flush.ms=4 sensitive=false {source} note={{{note}}}",
         "  retention.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5}",
     ]
-    as_json = json.loads((await run(site, "configs", "describe", "topic", "orders", "--json")).stdout)
+    as_json = json.loads((await commanded(site, "configs", "describe", "topic", "orders", "--json")).stdout)
     assert [each["note"] for each in as_json["configs"]] == [note, None]
     squeezed = ("--config", "preallocate=true", "--validate-only")
-    created = await run(site, "topics", "create", "squeezed", *squeezed)
+    created = await commanded(site, "topics", "create", "squeezed", *squeezed)
     text = "note: preallocate=true: this is stored but has no effect yet"
     assert created.stderr == f"metaquorum: squeezed: {text}\n"
-    told = json.loads((await run(site, "topics", "create", "squeezed", *squeezed, "--json")).stdout)
+    told = json.loads((await commanded(site, "topics", "create", "squeezed", *squeezed, "--json")).stdout)
     assert told["note"] in text and told["message"] is None
-    await run(site, "configs", "alter", "broker", "default", "--set", "num.io.threads=9")
-    await run(site, "configs", "alter", "topic", "orders", "--delete", "retention.ms", "--validate-only")
-    shown = (await run(site, "configs", "describe", "broker", "--json")).stdout.splitlines()
+    await commanded(site, "configs", "alter", "broker", "default", "--set", "num.io.threads=9")
+    await commanded(
+        site, "configs", "alter", "topic", "orders", "--delete", "retention.ms", "--validate-only"
+    )
+    shown = (await commanded(site, "configs", "describe", "broker", "--json")).stdout.splitlines()
     named = {each["name"]: each["configs"] for each in map(json.loads, shown)}
     assert set(named) == {"101", "default"} and named["101"] == []
     assert [(each["name"], each["value"], each["source"]) for each in named["default"]] == [
         ("num.io.threads", "9", "DYNAMIC_DEFAULT_BROKER_CONFIG")
     ]
-    refused = await run(site, "configs", "alter", "topic", "orders", "--set", "retention.ms=x", code=1)
+    refused = await commanded(site, "configs", "alter", "topic", "orders", "--set", "retention.ms=x", code=1)
     assert refused.stderr.startswith("metaquorum: topic orders: INVALID_CONFIG: retention.ms cannot be 'x'")
-    await run(site, "configs", "alter", "topic", "orders", code=2)
-    features = (await run(site, "features", "describe")).stdout
+    await commanded(site, "configs", "alter", "topic", "orders", code=2)
+    features = (await commanded(site, "features", "describe")).stdout
     assert "Feature: metadata.version\tSupportedMinVersion: 3.0-IV1\t" in features
-    await run(site, "features", "downgrade", "metadata.version=17")
-    await run(site, "features", "upgrade", "metadata.version=3.7")
-    level = json.loads((await run(site, "features", "describe", "--json")).stdout)
+    await commanded(site, "features", "downgrade", "metadata.version=17")
+    await commanded(site, "features", "upgrade", "metadata.version=3.7")
+    level = json.loads((await commanded(site, "features", "describe", "--json")).stdout)
     assert [each["finalizedName"] for each in level if each["name"] == "metadata.version"] == ["3.7-IV4"]
-    lower = await run(site, "features", "downgrade", "metadata.version=3.6", "--unsafe", "--json", code=1)
+    lower = await commanded(
+        site, "features", "downgrade", "metadata.version=3.6", "--unsafe", "--json", code=1
+    )
     assert json.loads(lower.stdout)["error"] == "INVALID_UPDATE_VERSION"
 
 
 async def test_entries_users_quotas_and_tokens_on_the_command_line(site: Site) -> None:
     entry = ("--resource-type", "topic", "--resource-name", "orders", "--operation", "read")
-    await run(site, "acls", "add", "User:alice", *entry)
-    listed = (await run(site, "acls", "list")).stdout
+    await commanded(site, "acls", "add", "User:alice", *entry)
+    listed = (await commanded(site, "acls", "list")).stdout
     assert listed.splitlines()[1] == (
         "\t(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)"
     )
-    await run(site, "acls", "remove", code=2)
-    would = await run(site, "acls", "remove", "--principal", "User:alice", "--dry-run")
+    await commanded(site, "acls", "remove", code=2)
+    would = await commanded(site, "acls", "remove", "--principal", "User:alice", "--dry-run")
     assert would.stdout.startswith("would remove: TOPIC orders")
-    assert len(json.loads((await run(site, "acls", "remove", "--all", "--json")).stdout)) == 1
-    assert json.loads((await run(site, "acls", "list", "--json")).stdout) == []
+    assert len(json.loads((await commanded(site, "acls", "remove", "--all", "--json")).stdout)) == 1
+    assert json.loads((await commanded(site, "acls", "list", "--json")).stdout) == []
 
-    typed = await run(site, "users", "scram", "set", "alice", "--password-stdin", typed="s3same\n")
+    typed = await commanded(site, "users", "scram", "set", "alice", "--password-stdin", typed="s3same\n")
     assert typed.stdout == "alice: SCRAM-SHA-512 set\n" and "s3same" not in typed.output
-    users = await run(site, "users", "scram", "list", "--json")
+    users = await commanded(site, "users", "scram", "list", "--json")
     assert json.loads(users.stdout) == [
         {"user": "alice", "credentials": [{"mechanism": "SCRAM-SHA-512", "iterations": 4096}]}
     ]
-    await run(site, "users", "scram", "delete", "alice")
-    missing = await run(site, "users", "scram", "delete", "alice", code=1)
+    await commanded(site, "users", "scram", "delete", "alice")
+    missing = await commanded(site, "users", "scram", "delete", "alice", code=1)
     assert "RESOURCE_NOT_FOUND" in missing.stderr
 
-    await run(site, "quotas", "alter", "--user-default", "--set", "producer_byte_rate=1024")
-    shown = (await run(site, "quotas", "describe", "--any-user")).stdout
+    await commanded(site, "quotas", "alter", "--user-default", "--set", "producer_byte_rate=1024")
+    shown = (await commanded(site, "quotas", "describe", "--any-user")).stdout
     assert shown == "Quota configs for the default user-principal are producer_byte_rate=1024.0\n"
-    await run(site, "quotas", "alter", "--set", "producer_byte_rate=1", code=2)
-    await run(site, "quotas", "describe", "--any-user", "--user", "bob", code=2)
-    await run(site, "quotas", "alter", "--user-default", "--delete", "producer_byte_rate")
-    assert json.loads((await run(site, "quotas", "describe", "--json")).stdout) == []
+    await commanded(site, "quotas", "alter", "--set", "producer_byte_rate=1", code=2)
+    await commanded(site, "quotas", "describe", "--any-user", "--user", "bob", code=2)
+    await commanded(site, "quotas", "alter", "--user-default", "--delete", "producer_byte_rate")
+    assert json.loads((await commanded(site, "quotas", "describe", "--json")).stdout) == []
 
-    anonymous = await run(site, "tokens", "create", code=1)
+    anonymous = await commanded(site, "tokens", "create", code=1)
     assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: log in with SASL" in anonymous.stderr
-    given = json.loads((await run(site, "producer-ids", "allocate", "101", "--json")).stdout)
+    given = json.loads((await commanded(site, "producer-ids", "allocate", "101", "--json")).stdout)
     assert given == {"brokerId": 101, "firstProducerId": 0, "count": 1000}
 
 
@@ -388,3 +393,83 @@ async def test_who_logged_in_has_tokens_and_a_token_logs_in(tmp_path: Path) -> N
         log_in("PLAIN", f'{module} username="alice" password="wrong";')
         wrong = await ask("topics", "list", code=1)
         assert wrong.stderr.count("\n") == 1 and "Invalid username or password; correct" in wrong.stderr
+
+
+# Eligible leader replicas on running servers: switched by the command line, clean stops that are proven.
+
+
+NAME = "eligible.leader.replicas.version"
+
+
+async def described(site: Site) -> PartitionInfo:
+    """As the controller has it: no broker runs at times."""
+    async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+        return (await partitions_of(client, "t"))[0]
+
+
+async def led_by(site: Site, leader: int) -> PartitionInfo:
+    async with asyncio.timeout(240):
+        while True:
+            found = await described(site)
+            if found.leader == leader:
+                return found
+
+
+async def test_on_and_off_and_a_clean_stop_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_data(monkeypatch)  # else a replica that recovers is soon done with it
+    site = new_site(tmp_path)
+    marker = site.root / "broker" / FILE_NAME
+    async with running_controller(site.controller_file()):
+        async with running_broker(site.broker_file()):
+            await health_is(site.broker_port, SERVING)
+            early = await commanded(site, "features", "upgrade", f"{NAME}=1", code=1)
+            assert "it needs metadata.version 4.0-IV1: upgrade that first" in early.output
+            await commanded(site, "features", "upgrade", "metadata.version=4.0", f"{NAME}=1")
+            shown = await commanded(site, "features", "describe")
+            assert f"{NAME}" in shown.output
+            broker = await commanded(site, "configs", "describe", "broker", "default")
+            assert "min.insync.replicas" in broker.output
+            async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+                made = await create_topics(client, [NewTopic(name="t", assignments=((101,),))])
+                assert made[0].error is ErrorCode.NONE
+                epoch = (await client.list_brokers()).brokers[0].epoch
+            assert not marker.exists()
+        # It left its leadership in order, and kept all that it had.
+        gone = await led_by(site, NO_LEADER)
+        assert (gone.isr, gone.elr, gone.last_known_elr) == ((), (101,), (101,))
+        assert json.loads(marker.read_bytes()) == {"version": 0, "brokerEpoch": epoch}
+        async with running_broker(site.broker_file()):
+            back = await led_by(site, 101)
+            assert (back.isr, back.elr, back.last_known_elr) == ((101,), (), ())
+            assert not marker.exists()
+            again = await commanded(site, "topics", "describe", "t")
+            assert "Elr" not in again.output
+        await led_by(site, NO_LEADER)
+        # Nothing proves the next start: it recovers what it has.
+        marker.unlink()
+        async with running_broker(site.broker_file()):
+            await led_by(site, 101)
+            assert (await described(site)).leader_recovery_state == 1
+            await commanded(site, "features", "downgrade", f"{NAME}=0")
+            refused = await commanded(site, "features", "downgrade", "metadata.version=22", code=1)
+            assert "could lose metadata" in refused.output
+
+
+class DiskGaveUp(Exception):
+    """Ends a running broker as a failure does: the process goes, and nobody is asked."""
+
+
+async def test_a_broker_that_fails_leaves_no_proof_of_a_clean_stop(tmp_path: Path) -> None:
+    site = new_site(tmp_path)
+    marker = site.root / "broker" / FILE_NAME
+    async with running_controller(site.controller_file()):
+        with pytest.raises(DiskGaveUp):
+            async with running_broker(site.broker_file()):
+                await health_is(site.broker_port, SERVING)
+                raise DiskGaveUp
+        assert not marker.exists()
+        async with running_broker(site.broker_file()):
+            await health_is(site.broker_port, SERVING)
+        assert marker.exists()

@@ -438,7 +438,7 @@ def test_places_that_an_earlier_reader_passed_change_no_answer(
     path = write(disk, 0, b"".join(LOGS[log]))
     monkeypatch.setattr(reader_module, "WINDOW_BYTES", window)
     for start in (None, 3):
-        list(RunReader(disk, DIRECTORY, start_offset=start, places=places).found())
+        list(RunReader(disk, DIRECTORY, start_offset=start, places=places))
     assert from_each(disk, places) == FROM[log]
     for other in ("sound", "gap", "large"):
         file = disk.open_append(path)
@@ -449,7 +449,7 @@ def test_places_that_an_earlier_reader_passed_change_no_answer(
 
 def test_a_place_that_is_known_is_not_read_before(disk: FaultyDisk, places: KnownPlaces) -> None:
     write(disk, 0, b"".join(LOGS["sound"]))
-    list(RunReader(disk, DIRECTORY, places=places).found())
+    list(RunReader(disk, DIRECTORY, places=places))
     read = measured(disk)
     assert everything(LogReader(disk, DIRECTORY, tolerant=True, start_offset=5, places=places)) == [5, 6]
     assert min(at for at, _ in read) == 5 * SIZE
@@ -460,7 +460,7 @@ def test_little_is_read_at_first_in_the_middle_of_a_segment(
 ) -> None:
     write(disk, 0, b"".join(batch(offset) for offset in range(200)))
     monkeypatch.setattr(reader_module, "_FIRST_BYTES", 10 * SIZE)
-    list(RunReader(disk, DIRECTORY, places=places).found())
+    list(RunReader(disk, DIRECTORY, places=places))
     read = measured(disk)
     assert everything(LogReader(disk, DIRECTORY, tolerant=True, start_offset=50, places=places))[0] == 50
     assert [length for _, length in read if length > HEADER_BYTES][1:4] == [10 * SIZE, 20 * SIZE, 40 * SIZE]
@@ -558,7 +558,7 @@ def test_a_reader_of_runs_gives_what_the_plain_one_gives(
     disk.open_append(path).append(before + b"".join(batch(at) for at in range(7, 7 + count)))
     plain = everything(LogReader(disk, path, tolerant=True))
     found: list[object] = []
-    for one in RunReader(disk, path).found():
+    for one in RunReader(disk, path):
         found += summary(list(one.batches()) if isinstance(one, BatchRun) else [one])  # type: ignore[arg-type]
     assert found == plain and found[-count:] == list(range(7, 7 + count))
 

@@ -98,8 +98,6 @@ def test_a_chunk_is_of_the_snapshot_that_is_received_or_refused() -> None:
 
 # --- what is known to be committed
 
-NOTHING_KEPT = FaultProfile(keep_name=0.0)
-
 
 def acknowledgement(rng: random.Random) -> tuple[Acknowledged, ...]:
     """Several directories, of which two may have acknowledged as much, in other epochs."""

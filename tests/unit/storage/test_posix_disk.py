@@ -16,6 +16,7 @@ import pytest
 from metaquorum import platforms
 from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.disk import kernel_sync
+from metaquorum.storage.disk.descriptors import Descriptors
 from metaquorum.storage.disk.interface import DiskFile
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, LogDirectoryLockedError
@@ -307,3 +308,30 @@ def test_a_file_system_without_locks_is_told(
     monkeypatch.setattr(platforms._fcntl, "flock", refuse)
     with pytest.raises(DiskError, match=f"{tmp_path}.*the file system has no locks.*use a local disk"):
         PosixDisk().lock(str(tmp_path))
+
+
+# The reserve of file descriptors helps where none is free, and hides no other error.
+
+
+def failing(*codes: int) -> Callable[[], str]:
+    """A call that fails once with each of these errors, and then opens a file."""
+    left = list(codes)
+
+    def call() -> str:
+        if left:
+            raise OSError(left.pop(0), "scripted")
+        return "opened"
+
+    return call
+
+
+@pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENFILE])
+def test_only_a_shortage_is_tried_again(shortage: int) -> None:
+    reserve = Descriptors()
+    for codes, code in (([errno.ENOENT], errno.ENOENT), ([shortage, errno.EIO], errno.EIO)):
+        with pytest.raises(OSError) as caught:
+            reserve.use(failing(*codes))
+        assert caught.value.errno == code
+    assert reserve.used == 1
+    assert reserve.use(failing(shortage)) == "opened"
+    assert reserve.used == 2

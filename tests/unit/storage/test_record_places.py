@@ -50,6 +50,14 @@ def encoded(
     )
 
 
+def test_a_record_whose_length_differs_in_its_second_byte_alone_ends_a_run() -> None:
+    sizes = [50] * 30 + [100] * (under_test.SAME_LENGTH_STEPS + 1) + [164]
+    payload = encoded([(at, at, None, bytes(size), []) for at, size in enumerate(sizes)])
+    columns = under_test._many(payload, len(sizes), ANY)
+    found = RecordPlaces(*[column.tolist() for column in columns])
+    assert found.value_lengths == sizes and found.offset_deltas == list(range(len(sizes)))
+
+
 @given(records=RECORDS, equal=st.integers(0, 90))
 def test_every_field_is_found(records, equal) -> None:  # type: ignore[no-untyped-def]
     records = records + [(index, index, b"key", b"value", []) for index in range(equal)]

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from metaquorum.testing import Cluster, ClusterError
 from metaquorum.testing.releases import versions_of
 from metaquorum.wire.table import API_BY_NAME
-from tests.unit.server.test_offered_versions import NOT_OF_BROKERS
+from tests.unit.server.test_callers_in_the_log import NOT_OF_BROKERS
 
 LAST_KEY = 87
 """Of the APIs in the message definitions of Kafka 3.9: later ones are newer than every release of Kafka 3."""

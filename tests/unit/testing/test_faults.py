@@ -213,6 +213,10 @@ def test_cleaning_removes_topics_and_groups_and_heals() -> None:
         topic = cluster.create_topic("orders")
         produced(cluster.bootstrap_servers, topic, ["a"])
         consumed(cluster.bootstrap_servers, topic, 1)
+        faults = [cluster.disk_slow(1, delay_s=0.001), cluster.kill(0)]
+        cluster.heal_all()
+        assert not any(each.is_in_force for each in faults)
+        assert len(cluster.consume_all(topic)) == 1
         fault = cluster.disk_slow(1, delay_s=0.001)
         cluster.clean()
         assert not fault.is_in_force

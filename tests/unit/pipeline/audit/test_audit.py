@@ -11,9 +11,19 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metaquorum.cli.main import main
-from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, TimeSpan, histogram, quantiles
+from metaquorum.pipeline.audit.facts import (
+    BrokerPeriod,
+    ClusterFacts,
+    Fleet,
+    TimeSpan,
+    bursts,
+    histogram,
+    quantiles,
+)
 from metaquorum.pipeline.audit.findings import (
     AuditFinding,
     AuditLimits,
@@ -289,3 +299,27 @@ def test_a_silent_quorum_is_a_finding_and_less_of_one_where_the_brokers_had_been
         found[0].text
         == "nothing was written for 60 s, until offset 5; whether brokers served clients is unknown"
     )
+
+
+# Bursts of events, against their definition.
+
+
+pytest.importorskip("pyarrow")
+
+
+@given(st.lists(st.integers(0, 40), max_size=14).map(sorted), st.integers(1, 5), st.integers(0, 20))
+def test_a_burst_goes_on_while_its_neighbors_are_within_the_window(
+    times: list[int], least: int, window_ms: int
+) -> None:
+    events = list(enumerate(times))
+    groups = [events[at : at + least] for at in range(len(events) - least + 1)]
+    expected: list[list[tuple[int, int]]] = []
+    goes_on = False
+    for group in groups:
+        is_near = group[-1][1] - group[0][1] <= window_ms
+        if is_near and goes_on:
+            expected[-1].append(group[-1])
+        elif is_near:
+            expected.append(list(group))
+        goes_on = is_near
+    assert list(bursts(events, least, window_ms, lambda event: event[1])) == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import metaquorum.pipeline.fleet.cluster as fleet_batches
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.pipeline.fleet import files
+from metaquorum.pipeline.fleet import plan as module
 from metaquorum.pipeline.fleet.cluster import FleetCluster
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from metaquorum.pipeline.fleet.partitions import Change
@@ -294,3 +296,120 @@ def test_what_ends_early_does_not_wait_for_clusters_that_are_being_written(tmp_p
         write_fleet(FleetPlan(clusters=2), tmp_path / "fleet", jobs=2, on_cluster=interrupt)
     assert set(multiprocessing.active_children()) <= others
     assert list(tmp_path.rglob("*")) == []
+
+
+# What each cluster of a fleet is to be: sizes within their bounds, and what happens to which of them.
+
+
+MIN_RECORDS = module.MIN_RECORDS
+
+
+def plans(clusters: int, **more: Any) -> list[module.ClusterPlan]:
+    return list(
+        cluster_plans(FleetPlan(**{"clusters": clusters, "records": clusters * 6_000, "seed": 5, **more}))
+    )
+
+
+@pytest.mark.parametrize("every", [0, 1, 2, 3, 5])
+def test_each_so_many_clusters_end_open_and_are_damaged(every: int) -> None:
+    found = plans(11, open_every=every, damaged_every=every)
+    last = {at for at in range(11) if every and at % every == every - 1}
+    assert {one.number for one in found if one.ends_open} == last
+    assert {one.number: one.damage for one in found if one.damage} == {
+        at: DAMAGES[at // every % len(DAMAGES)] for at in last
+    }
+
+
+@pytest.mark.parametrize("every", [0, 1, 2, 3])
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_broken_rule_stays_broken_where_it_may(every: int, broken: bool) -> None:
+    kinds = KINDS if broken else tuple(each for each in KINDS if each != "broken_invariant")
+    found = {one.number for one in plans(7, open_every=every, kinds=kinds) if one.ends_broken}
+    assert found == {at for at in range(7) if broken and every > 1 and at % every == 0}
+    assert not {one.number for one in plans(7, open_every=every, kinds=kinds) if one.ends_open} & found
+
+
+def test_every_kind_is_first_once_and_one_in_five_has_another_default() -> None:
+    found = plans(len(KINDS))
+    assert [one.kinds[0] for one in found] == list(KINDS)
+    assert all(sorted(one.kinds) == sorted(KINDS) for one in found)
+    assert [one.default_min_isr for one in found[:10]] == [None, None, None, None, 2] * 2
+    assert [one.kinds for one in plans(2, kinds=())] == [(), ()]
+
+
+@pytest.mark.parametrize(("clusters", "records"), [(1, 6_000), (4, 40_000), (9, 9_000_000)])
+def test_records_add_up_and_sizes_are_within_bounds(clusters: int, records: int) -> None:
+    found = plans(clusters, records=records)
+    assert sum(one.records for one in found) == records
+    assert all(one.records >= MIN_RECORDS for one in found)
+    for one in found:
+        share = int(one.records * 0.012), int(one.records * 0.02)
+        low, high = (max(16, min(module._MAX_PARTITIONS, each)) for each in share)
+        assert low <= one.partitions <= min(high, one.records // 2)
+        root = one.partitions**0.5
+        fewest, most = (max(4, min(module._MAX_BROKERS, 4 + int(root * each))) for each in (0.2, 0.5))
+        assert fewest <= one.brokers <= most
+    given = plans(2, partitions=33, brokers=7)
+    assert [(one.partitions, one.brokers) for one in given] == [(33, 7)] * 2
+    assert len({one.cluster_id for one in found}) == clusters
+    assert [one.name for one in found[:2]] == ["cluster-0000", "cluster-0001"][:clusters]
+
+
+# A generated fleet, byte for byte as it was recorded: what others measure does not change unnoticed.
+# `pytest tests/unit/pipeline/fleet --rewrite` records it anew.
+
+
+pytest.importorskip("pyarrow")
+
+
+RECORDED = Path(__file__).with_name("fleet.txt")
+PLANS: dict[str, dict[str, Any]] = {
+    "every kind": {"clusters": len(KINDS), "records": 1_500 * len(KINDS), "seed": 3},
+    "several nodes": {"clusters": 1, "records": 3_000, "seed": 4, "nodes": 3, "segment_bytes": 50_000},
+    "closed and whole": {"clusters": 2, "records": 3_000, "seed": 5, "damaged_every": 0, "open_every": 0},
+}
+
+
+def digests(out: Path, **plan: Any) -> list[str]:
+    """A line for each file: its name, bytes and digest."""
+    write_fleet(FleetPlan(**plan), out)
+    lines = []
+    for path in sorted(out.rglob("*")):
+        if path.is_file():
+            data = path.read_bytes()
+            lines.append(f"{path.relative_to(out)} {len(data)} {sha256(data).hexdigest()[:12]}")
+    return lines
+
+
+def test_a_fleet_is_what_was_recorded(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    actual = ""
+    for number, (name, plan) in enumerate(PLANS.items()):
+        actual += "\n".join([f"---- {name}", *digests(tmp_path / str(number), **plan)]) + "\n"
+    if request.config.getoption("--rewrite"):
+        RECORDED.write_text(actual)
+    assert actual == RECORDED.read_text(), "record it with: pytest tests/unit/pipeline/fleet --rewrite"
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_size_of_its_batches_does_not_change_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    from metaquorum.metadata.inspect.log.log import open_log
+    from metaquorum.metadata.inspect.log.points import END
+    from metaquorum.metadata.inspect.walk.states import state_at
+    from metaquorum.storage.disk.posix import PosixDisk
+
+    plan: dict[str, Any] = {"clusters": 1, "records": 1_500, "seed": 6, "damaged_every": 0}
+    images = []
+    for size in (files._ROWS, rows):
+        monkeypatch.setattr(files, "_ROWS", size)
+        out = tmp_path / str(size)
+        write_fleet(FleetPlan(**plan), out)
+        (found,) = sorted(out.rglob("*.checkpoint"))[-1:]
+        state = state_at(open_log(PosixDisk(), str(found)), END)
+        assert state.problems == []
+        counts = json.loads(next((out / files.TRUTH).glob("cluster-*.json")).read_text())
+        images.append((state.image, counts["records"], found.stat().st_size))
+    (whole, records, whole_size), (cut, again, cut_size) = images
+    assert (whole, records) == (cut, again)
+    assert cut_size > whole_size

@@ -305,3 +305,29 @@ def test_a_snapshot_says_what_is_so_and_not_since_when(shared_data: Path) -> Non
     assert brokers <= {row["who"] for row in rows["incidents"] if row["from_offset"] > start}
     end = {row["broker_id"]: row["replicas"] for row in rows["placement"]}
     assert end == {0: 274, 1: 262, 2: 246}
+
+
+# Settings go with their topic, and with no other one.
+
+
+NAMES = ("a", "b", "c")
+IDS = {name: name.encode() * 16 for name in NAMES}
+
+
+@pytest.mark.parametrize("removed", NAMES)
+def test_the_settings_of_a_topic_end_with_it_alone(removed: str) -> None:
+    settings = [(2, name) for name in NAMES] + [(4, ""), (4, "1"), (32, "b"), (16, "c")]
+    lines: list[Line] = [
+        (0, [leads(3000)]),
+        (0, [broker(1, 1)]),
+        (0, [r.TopicRecord(name, IDS[name]) for name in NAMES]),
+        (10, [r.ConfigRecord(kind, name, "min.insync.replicas", "2") for kind, name in settings]),
+        (20, [r.ConfigRecord(2, removed, "retention.ms", "5")]),
+        (30, [r.RemoveTopicRecord(IDS[removed])]),
+    ]
+    rows = told(batches(lines), "configs")
+    ended = [
+        (row["resource_type"], row["resource"], row["name"]) for row in rows if row["to_offset"] is not None
+    ]
+    assert len(rows) == len(settings) + 1
+    assert sorted(ended) == [("topic", removed, name) for name in ("min.insync.replicas", "retention.ms")]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+import statistics
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.quorum import QuorumView
@@ -32,7 +36,23 @@ from metaquorum.pipeline.intervals.log_parts import (
     continues,
     spliced,
 )
-from metaquorum.pipeline.intervals.moments import BatchClock, Silence
+from metaquorum.pipeline.intervals.moments import (
+    DAY_MS,
+    LONG_STEP_MS,
+    MAX_JUMP_MS,
+    MAX_TIME_MS,
+    BatchClock,
+    Silence,
+    days,
+)
+from metaquorum.pipeline.intervals.tables.availability import (
+    DailySums,
+    add_sums,
+    difference_of,
+    quantile,
+    sums_row,
+)
+from metaquorum.pipeline.tables import FAILOVER_BOUNDS_MS, PARTITION_COLUMNS, TABLES
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.types import LogPosition
 from tests.unit.pipeline.intervals.telling import (
@@ -179,11 +199,11 @@ def test_generated_logs_cut_anywhere_have_the_rows_of_one_replay(
 ) -> None:
     rng = random.Random(seed)
     joined: list[int] = []
-    for given in fleet_logs(str(tmp_path_factory.mktemp("fleet")), seed):
-        cuts = sorted(rng.sample(boundaries(given), 3))
-        found, at = in_sections(given, cuts, (rng.choice([8, 64]), 300, 1000))
+    for whole in fleet_logs(str(tmp_path_factory.mktemp("fleet")), seed):
+        cuts = sorted(rng.sample(boundaries(whole), 3))
+        found, at = in_sections(whole, cuts, (rng.choice([8, 64]), 300, 1000))
         joined += at
-        assert_same(found, given)
+        assert_same(found, whole)
     assert max(joined) >= 0, joined
 
 
@@ -221,3 +241,108 @@ def test_what_lasts_over_two_seams_is_counted_once_and_began_when_it_did() -> No
         assert_same(found, given)
         joined.append(tuple(at))
     assert joined.count((0, 0)) >= 8, joined
+
+
+# The time that durations are measured by: it never falls, and no single wrong stamp moves it for good.
+
+
+SIX_YEARS = 6 * 365 * DAY_MS
+T0 = 1_795_000_000_000
+
+
+def times(*stamps: int) -> list[int]:
+    clock = BatchClock()
+    return [clock.moment(at, T0 + stamp).now_ms - T0 for at, stamp in enumerate(stamps)]
+
+
+@pytest.mark.parametrize(
+    ("stamps", "expected"),
+    [
+        ([0, 10, 20], [0, 10, 20]),
+        ([0, 10, 5, 20], [0, 10, 10, 20]),
+        ([0, 10, SIX_YEARS, 20, 30], [0, 10, 10, 20, 30]),  # one batch six years ahead
+        ([0, 10, SIX_YEARS, 20, SIX_YEARS, 30], [0, 10, 10, 20, 20, 30]),  # and another one
+        ([0, SIX_YEARS, SIX_YEARS + 5], [0, 0, SIX_YEARS + 5]),  # set for good: the next batch confirms it
+        ([0, LONG_STEP_MS - 1], [0, LONG_STEP_MS - 1]),
+        ([0, MAX_JUMP_MS + 1, MAX_JUMP_MS + 2, 5], [0, 0, 0, 5]),  # over ten years are never counted
+        ([0, -SIX_YEARS, 5], [0, 0, 5]),
+    ],
+)
+def test_one_wrong_stamp_does_not_move_the_time(stamps: list[int], expected: list[int]) -> None:
+    assert times(*stamps) == expected
+
+
+def test_a_stamp_keeps_its_own_time_beside_it() -> None:
+    clock = BatchClock()
+    clock.moment(0, T0)
+    odd = clock.moment(1, T0 + SIX_YEARS)
+    assert (odd.time_ms, odd.now_ms) == (T0 + SIX_YEARS, T0)
+    assert clock.moment(2, -1).time_ms is None
+
+
+# Clocks, days, quantiles and buckets.
+
+
+@given(st.integers(0, 10 * DAY_MS), st.integers(0, 10 * DAY_MS))
+def test_days_fill_a_span_exactly(start: int, length: int) -> None:
+    parts = list(days(start, start + length))
+    assert sum(span for _, span in parts) == length
+    assert [day for day, _ in parts] == sorted({day for day, _ in parts})
+    assert all(0 < span <= DAY_MS for _, span in parts)
+
+
+def test_a_clock_ignores_what_is_no_time_and_never_goes_back() -> None:
+    clock = BatchClock()
+    assert clock.moment(0, -1)[:3] == (0, None, -1)
+    assert clock.moment(1, 5000)[:3] == (1, 5000, 5000)
+    assert clock.moment(2, 4000)[:3] == (2, 4000, 5000)
+    assert clock.moment(3, MAX_TIME_MS + 1)[:3] == (3, None, 5000)
+    assert clock.moment(4, 5001 + MAX_JUMP_MS)[:3] == (4, 5001 + MAX_JUMP_MS, 5000)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=40))
+def test_quantiles_are_those_of_the_single_values(values: list[int]) -> None:
+    counts = {value: values.count(value) for value in values}
+    expected = statistics.quantiles(values, n=20, method="inclusive")
+    found = [quantile(counts, share) for share in (0.5, 0.95)]
+    assert [round(at or 0, 6) for at in found] == [round(expected[9], 6), round(expected[18], 6)]
+
+
+def test_there_is_no_quantile_of_nothing() -> None:
+    assert quantile({}, 0.5) is None
+
+
+def sums(**counts: Any) -> st.SearchStrategy[DailySums]:
+    fields = {name: st.integers(0, 9) for name in DailySums.__struct_fields__}
+    durations = st.dictionaries(st.integers(0, 2 * FAILOVER_BOUNDS_MS[-1]), st.integers(1, 3), max_size=6)
+    return st.builds(DailySums, **(fields | {"durations": durations} | counts))
+
+
+@given(sums(), sums())
+def test_a_difference_is_what_is_added(before: DailySums, more: DailySums) -> None:
+    now = msgspec.structs.replace(before, durations=dict(before.durations))
+    add_sums(now, more)
+    assert difference_of(now, before) == (more if more != DailySums() else None)
+
+
+@given(sums(), sums())
+def test_a_row_of_a_day_has_its_sums_by_name(cell: DailySums, whole: DailySums) -> None:
+    """The cluster's time is that of the whole; every duration is in the bucket that ends at or above it."""
+    names = [column.name for column in TABLES["availability"].columns if column.name not in PARTITION_COLUMNS]
+    row = dict(zip(names, sums_row("rack", "r", cell, whole), strict=True))
+    for name in DailySums.__struct_fields__:
+        source = whole if name in ("observed_ms", "unobserved_ms", "off_ms") else cell
+        if name.endswith("_ms"):
+            assert row.pop(name.replace("_ms", "_seconds")) == getattr(source, name) / 1000
+        elif name != "durations":
+            assert row.pop(name) == getattr(source, name)
+    single = sorted(at for at, n in cell.durations.items() for _ in range(n))
+    buckets = np.searchsorted(FAILOVER_BOUNDS_MS, single)
+    assert row == {
+        "scope": "rack",
+        "id": "r",
+        "failover_ms_p50": pytest.approx(np.quantile(single, 0.5)) if single else None,
+        "failover_ms_p95": pytest.approx(np.quantile(single, 0.95)) if single else None,
+        "failover_ms_max": single[-1] if single else None,
+        "failover_ms_histogram": np.bincount(buckets, minlength=len(FAILOVER_BOUNDS_MS) + 1).tolist(),
+    }

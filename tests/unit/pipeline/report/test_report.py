@@ -14,8 +14,6 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("pyarrow")
-
 from metaquorum.cli.main import main
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
 from metaquorum.pipeline.audit.findings import AuditLimits, findings, seconds_text
@@ -28,6 +26,9 @@ from tests.unit.pipeline.asked import CLUSTER, write_node
 from tests.unit.pipeline.intervals.telling import START_MS
 from tests.unit.pipeline.local_tables import write_tables
 from tests.unit.pipeline.report.browser import Browser
+
+pytest.importorskip("pyarrow")
+
 
 SECTIONS = {
     *("findings", "incidents", "clusters", "brokers", "churn", "availability", "partitions"),
@@ -360,3 +361,33 @@ def test_the_nodes_of_a_cluster_are_counted_and_not_its_files() -> None:
     clusters: dict[str, ClusterFacts] = {}
     _small_tables(source, lambda name: clusters.setdefault(name, ClusterFacts(name)))
     assert clusters["c"].nodes == 3
+
+
+# A whole page, as it was recorded: every number, word, cell and path of a chart.
+# `pytest tests/unit/pipeline/report --rewrite` writes it anew: review the difference like code.
+
+
+pytest.importorskip("pyarrow")
+
+
+RECORDED = Path(__file__).with_name("page.txt")
+# The same in every page.
+FIXED = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
+
+
+def lines_of(text: str, out: Path) -> str:
+    """The page with a tag a line."""
+    return re.sub(r">\s*<", ">\n<", FIXED.sub("", text).replace(str(out), "OUT")) + "\n"
+
+
+def test_a_page_says_and_draws_what_was_recorded(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    write_fleet(FleetPlan(clusters=2, records=2000, seed=9, damaged_every=1), tmp_path / "fleet")
+    nodes = sorted(path / "controller-3000" for path in (tmp_path / "fleet" / CLUSTERS).iterdir())
+    write_tables(nodes, tmp_path / "tables")
+    fleet = gather(TableSource(str(tmp_path / "tables")))
+    found = findings(fleet, AuditLimits())
+    actual = lines_of(page(fleet, found, title="Fleet", tables="tables"), tmp_path)
+    if request.config.getoption("--rewrite"):
+        RECORDED.write_text(actual)
+    recorded = RECORDED.read_text()
+    assert actual == recorded, "review with: pytest tests/unit/pipeline/report --rewrite && git diff"

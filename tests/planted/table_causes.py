@@ -12,6 +12,15 @@ _ADR = "docs/adr/0015"
 
 CAUSE_BUGS = (
     Bug(
+        name="why-of-a-part-knows-no-broker-records-before-it",
+        breaks="why from parts of a log names the causes that are in other parts",
+        source="docs/console.md",
+        file="console/views.py",
+        old="brokers = self.moments.brokers",
+        new="brokers = self.moments.brokers[:0]",
+        caught_by=("tests/unit/console/test_parts_of_the_log.py",),
+    ),
+    Bug(
         name="cause-lost-while-a-request-waited",
         breaks="a request that waited keeps its cause",
         source=_ADR,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -89,9 +89,9 @@ class KeptStates:
             self._reserved_bytes = size_bytes
             self._fit()
 
-    def parts(self, ranges: Iterable[tuple[int, int]]) -> Iterator[LogPart]:
-        """Parts of the log that hold all of these ranges of offsets, which ascend; none overlap. Ranges
-        before the first state are left out."""
+    def parts(self, ranges: Iterable[tuple[int, int]]) -> list[LogPart]:
+        """Parts of the log that hold all of these ranges of offsets, whose starts ascend; no parts overlap.
+        Ranges before the first state are left out."""
         with self._lock:
             states = [kept for kept in self._states if kept.rest.state.transaction is None]
         made: list[tuple[_Kept, int]] = []
@@ -103,8 +103,7 @@ class KeptStates:
             if made and begun.offset <= made[-1][1]:
                 begun = made.pop()[0]
             made.append((begun, end))
-        for begun, end in made:
-            yield LogPart(begun=begun.state(), end_offset=end)
+        return [LogPart(begun=begun.state, end_offset=end) for begun, end in made]
 
     def up_to(self, offset: int, above: int) -> FoundState | None:
         """The newest state up to an offset; None if none is after `above`."""

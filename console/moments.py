@@ -19,7 +19,7 @@ from metaquorum.metadata.inspect.log.clock import LogClock, clock_of
 from metaquorum.metadata.inspect.log.coverage import ShownAs, behind_batch, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point
-from metaquorum.metadata.inspect.walk.mentions import Mentions
+from metaquorum.metadata.inspect.walk.mentions import BrokerMention, Mentions
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     LogPart,
@@ -184,17 +184,29 @@ class Moments:
             self._fit()
 
     def parts_about(
-        self, entity: str, end_offset: int | None = None, *, changes: bool
-    ) -> Iterator[LogPart] | None:
-        """The parts of the log of `ranges_about`, each with the state before it."""
+        self, entity: str, end_offset: int | None = None, *, changes: bool, beside_ms: int = 0
+    ) -> list[LogPart] | None:
+        """The parts of the log of `ranges_about`, each with the state before it, and with what was written
+        `beside_ms` before and after it."""
         ranges = self.ranges_about(entity, end_offset, changes=changes)
-        return None if ranges is None else self._kept.parts(ranges)
+        if ranges is None:
+            return None
+        if beside_ms:
+            end = self.clock().end_offset if end_offset is None else end_offset
+            wider = (self.clock().around(*part, beside_ms) for part in ranges)
+            ranges = [(start, min(until, end)) for start, until in wider]
+        return self._kept.parts(ranges)
 
-    def parts_behind(self, entity: str, begun: FoundState) -> Iterator[LogPart]:
+    @property
+    def brokers(self) -> list[BrokerMention]:
+        """The records about brokers, as far as that is known."""
+        return [] if self._mentions is None else self._mentions.brokers
+
+    def parts_behind(self, entity: str, begun: FoundState) -> list[LogPart]:
         """Of the parts that hold all records about a topic or broker, those behind a state."""
         ranges = self.ranges_about(entity, changes=True) or []
         first = begun.end_offset
-        yield from self._kept.parts([(max(start, first), end) for start, end in ranges if end > first])
+        return self._kept.parts([(max(start, first), end) for start, end in ranges if end > first])
 
     def ranges_about(
         self, entity: str, end_offset: int | None = None, *, changes: bool
@@ -229,7 +241,7 @@ class Moments:
         tried = [start for start in near if end_offset - start <= far]
         for start in (*tried, *(starts[-1:] if starts[-1:] > [self.log.start_offset] else ())):
             for part in self._kept.parts([(start, end_offset)]):
-                yield part.begun
+                yield part.begun()
 
     def _place(self, point: Point) -> tuple[int, ShownAs | None]:
         if point.after and (behind := self._behind(point)) is not None:

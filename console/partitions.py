@@ -129,12 +129,11 @@ def offline_replicas(image: MetadataImage) -> dict[int, dict[bytes, int]]:
 
 
 def topics_in_trouble(
-    image: MetadataImage, show: str, limit: int
+    image: MetadataImage, rows: RowArray, limit: int
 ) -> tuple[list[tuple[str, int, int]], int, int]:
-    """The topics with the most partitions in a state: name, how many, the first one's index; then how many
-    other topics there are, and how many partitions they have in it."""
+    """The topics with the most partitions among some rows: name, how many, the first one's index; then how
+    many other topics there are, and how many of these partitions they have."""
     topics, columns = image.topics, image.topics.columns
-    rows = rows_in_trouble(image, show)
     slots, indexes = columns.gather(TOPIC, rows), columns.gather(INDEX, rows)
     present, counts = np.unique(slots, return_counts=True)
     order = np.argsort(-counts, kind="stable")

@@ -8,6 +8,7 @@ from typing import Any
 from metaquorum.console.partitions import UNDER_MIN_ISR, offline_replicas, topics_in_trouble
 from metaquorum.console.strip import ACTIVE, DIRECTORY_FAILED, SHUTDOWN, TOPIC_DELETED, UNCLEAN_ELECTION
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.image.chunk import RowArray
 from metaquorum.metadata.inspect.causes.brokers import STATES
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
 from metaquorum.metadata.inspect.causes.table import severity_of
@@ -30,10 +31,10 @@ _ORDER = {CRITICAL: 0, WARNING: 1, INFO: 2, DETAIL: 3}
 def problems(
     state: FoundState,
     brokers: Mapping[int, str],
-    counts: Mapping[str, int],
+    rows: Mapping[str, RowArray],
     losses: Sequence[TimelineEvent],
 ) -> list[Problem]:
-    """Lines for a state: `brokers` are their states, `counts` how many partitions are in each kind of
+    """Lines for a state: `brokers` are their states, `rows` those of the partitions in each kind of
     trouble, `losses` the log's events after which records may be lost, those that delete topics, and log
     directories that failed. Lines about the past, which have the moment `at`, are behind those about what
     goes on."""
@@ -44,7 +45,7 @@ def problems(
         *_of_brokers(image, brokers),
         *_of_directories(image, offline),
         *_of_empty_directories(image, offline, so_far),
-        *_of_partitions(image, counts),
+        *_of_partitions(image, rows),
         *_lost_records(so_far),
     ]
     return sorted(lines, key=_rank)
@@ -104,7 +105,7 @@ def _of_empty_directories(
             yield _problem(event.severity, text, path, f"{path}.logDirs", 0)
 
 
-def _of_partitions(image: MetadataImage, counts: Mapping[str, int]) -> Iterator[Problem]:
+def _of_partitions(image: MetadataImage, rows: Mapping[str, RowArray]) -> Iterator[Problem]:
     texts = {
         "leaderless": (CRITICAL, "is ", "without a leader", ".leader"),
         "underMinIsr": (WARNING, "is ", "under min ISR", ".isr"),
@@ -112,14 +113,16 @@ def _of_partitions(image: MetadataImage, counts: Mapping[str, int]) -> Iterator[
         "reassigning": (INFO, "is ", "being reassigned", ""),
     }
     for show, words in texts.items():
-        if counts[show]:
-            yield from _by_topic(image, show, words)
+        if len(rows[show]):
+            yield from _by_topic(image, show, rows[show], words)
 
 
-def _by_topic(image: MetadataImage, show: str, words: tuple[str, str, str, str]) -> Iterator[Problem]:
+def _by_topic(
+    image: MetadataImage, show: str, rows: RowArray, words: tuple[str, str, str, str]
+) -> Iterator[Problem]:
     """A problem per topic; of the others, how many there are."""
     severity, verb, text, field = words
-    worst, more, rest = topics_in_trouble(image, show, TOPICS_MAX)
+    worst, more, rest = topics_in_trouble(image, rows, TOPICS_MAX)
     for name, number, index in worst:
         first = f"topic/{name}/{index}"
         said = f"{name}-{index} {verb}{text}" if number == 1 else f"{name}: {number} partitions {text}"

@@ -35,7 +35,7 @@ from metaquorum.metadata.inspect.answers import (
     headline,
     span_json,
 )
-from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SPLIT_MS, WARNING
 from metaquorum.metadata.inspect.checks.bisect import bisect
 from metaquorum.metadata.inspect.checks.checks import predicate_check
 from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
@@ -178,8 +178,8 @@ class Views:
         image = state.image
         brokers = broker_states(image)
         active = sum(name == ACTIVE for name in brokers.values())
-        counts = {show: len(rows_in_trouble(image, show)) for show in SHOWS}
-        lines = problems(state, brokers, counts, self.strip.losses)
+        rows = {show: rows_in_trouble(image, show) for show in SHOWS}
+        lines = problems(state, brokers, rows, self.strip.losses)
         worst = severities(lines)
         numbers = [
             {
@@ -193,7 +193,7 @@ class Views:
             *(
                 {
                     "name": name,
-                    "value": counts[show],
+                    "value": len(rows[show]),
                     "of": image.topics.partition_count,
                     "severity": worst.get(show, ""),
                     "table": "partitions",
@@ -272,12 +272,11 @@ class Views:
         entity = resolved(wanted.entity, state.image)
         wanted = EntityTarget(entity=entity, field=wanted.field)
         moment = END if self._log.is_checkpoint else Point(offset=state.end_offset)
-        parts, begin_at = None, self.moments.states_before(entity, state.end_offset)
-        if entity.startswith("topic/") and wanted.partition is None:
-            parts = self.moments.parts_about(entity, state.end_offset, changes=False)
-            begin_at = iter(())
+        is_partition = wanted.partition is not None
+        parts = self.moments.parts_about(entity, state.end_offset, changes=is_partition, beside_ms=SPLIT_MS)
+        brokers = self.moments.brokers
         answer = explain(
-            self._log, wanted, moment, past_corruption=True, last=last, parts=parts, begin_at=begin_at
+            self._log, wanted, moment, past_corruption=True, last=last, parts=parts, brokers=brokers
         )
         links = answer.links[-last:][::-1]
         return {

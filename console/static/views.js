@@ -6,6 +6,8 @@ import { opened } from "./keep.js";
 import { change, entityLink, go, here, link, moments } from "./place.js";
 import { pager, sheet, SIZE, sorter, table } from "./tables.js";
 
+const counted = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
+
 /** A link that moves the page to the moment after a record. */
 export function recordLink(offset, text = `record ${offset}`) {
   return h("a", { href: link("record", { offset, ...moments(), at: `${offset}+` }) }, text);
@@ -80,7 +82,7 @@ export async function overview(params, signal) {
     title: "Overview", command: answer.command, moment: answer,
     nodes: [
       h("h1", {}, "Overview"), momentLine(answer), h("ul", { class: "numbers", "aria-label": "Health in five numbers" }, numbers),
-      h("p", { class: "moment" }, `${answer.topics} topics, ${answer.partitions} partitions.`),
+      h("p", { class: "moment" }, `${counted(answer.topics, "topic")}, ${counted(answer.partitions, "partition")}.`),
       await difference(signal, ""),
       h("h2", {}, "What is wrong at this moment"),
       problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, answer.numbers[0].of === 0 ? "No broker is registered at this moment." : `Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync.${unread} If clients have trouble all the same, look at what was changed last: a setting, a quota, an access control entry, a deleted topic.`,
@@ -412,7 +414,7 @@ export async function diff(params, signal) {
   return {
     title: "Difference", command: answer.command, moment: answer.to, since: answer.from,
     nodes: [h("h1", {}, `Difference${params.entity ? ` of ${params.entity}` : ""}`),
-      h("p", { class: "moment" }, `From offset ${answer.from.offset} (${timeText(answer.from.timeMs)}) to ${answer.to.offset} (${timeText(answer.to.timeMs)}): ${answer.total} entities differ.`),
+      h("p", { class: "moment" }, `From offset ${answer.from.offset} (${timeText(answer.from.timeMs)}) to ${answer.to.offset} (${timeText(answer.to.timeMs)}): ${answer.total} ${answer.total === 1 ? "entity differs" : "entities differ"}.`),
       h("div", { class: "bar" }, text, choose,
         answer.count > 100 && [h("button", { type: "button", disabled: !start, onclick: () => change({ start: start > 100 ? String(start - 100) : undefined }) }, "Previous page"),
           h("button", { type: "button", disabled: start + 100 >= answer.count, onclick: () => change({ start: String(start + 100) }) }, "Next page")]),

@@ -336,22 +336,16 @@ class ChangeFeed:
         """Whether the next batch is one for `pass_over`."""
         return is_passed(batch, batch_filter, self._engine.builder.topics.by_name.get)
 
-    def pass_over(
-        self, part: RunPart | RecordBatch, time_of: Callable[[int, int], int] | None = None
-    ) -> list[ReplayError]:
+    def pass_over(self, part: RunPart | RecordBatch) -> list[ReplayError]:
         """Applies batches whose changes are not needed. Returns the records that cannot be decoded; those
-        that do not fit the state are not the caller's concern. `time_of` as in `changed`."""
+        that do not fit the state are not the caller's concern."""
         self._refused.clear()
         builder = self._engine.builder
         # Batches are taken as they are, also after damage.
         if isinstance(part, RunPart):
             builder.offset = part.base_offset
-            if part.records is not None:
-                for _ in self.changed(part, nothing, time_of):
-                    pass
-            else:
-                self._idle_records = self._idle_records or part.is_idle
-                pass_over(self._engine, part)
+            self._idle_records = self._idle_records or part.is_idle
+            pass_over(self._engine, part)
         else:
             builder.offset = part.header.base_offset
             self._engine.apply_batch(part)
@@ -377,6 +371,7 @@ class ChangeFeed:
                 time_ms = time_of(base_offset, time_ms)
             changes = BatchChanges(base_offset=base_offset, epoch=single.epoch, time_ms=time_ms)
             changes.is_slice = taken.is_slice
+            self.asked_before = False
             self._refused.clear()
             for number, record in batch.others.items():
                 offset = run.base_offset + number

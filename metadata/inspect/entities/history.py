@@ -165,7 +165,7 @@ def _steps(
         yield from steps_about(log, start, batch_filter, end, on_problem, **options)
     for part in parts or ():
         until = Point(offset=part.end_offset)
-        yield from steps_about(log, part.begun, batch_filter, until, on_problem, **options)
+        yield from steps_about(log, part.begun(), batch_filter, until, on_problem, **options)
 
 
 _OF_MANY_KEYS = ("config/", "quota/")

@@ -182,6 +182,17 @@ class LogClock:
         """First offset and time (Unix ms) of every batch, in log order. Times never decrease."""
         return self._bases, self._times
 
+    def around(self, start: int, end: int, beside_ms: int) -> tuple[int, int]:
+        """From and up to which offset the batches are that hold the offsets from `start` up to `end`, and
+        those up to `beside_ms` before and after them. A range without batches stays as it is."""
+        first = int(np.searchsorted(self._ends, start, side="right"))
+        last = int(np.searchsorted(self._bases, end)) - 1
+        if start >= end or first > last:
+            return start, end
+        low = int(np.searchsorted(self._times, self._times[first] - beside_ms))
+        high = int(np.searchsorted(self._times, self._times[last] + beside_ms, side="right")) - 1
+        return int(self._bases[low]), int(self._ends[high])
+
     @property
     def first_ms(self) -> int | None:
         """When the log begins; None if it has no batch."""

@@ -68,11 +68,11 @@ class BatchFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     `topics` are the names of the topics whose partitions matter, or of which only the one with the index
     `partition` does; `brokers` are the ids of the brokers whose own records matter; None for all. With
-    `together`, partition changes in their usual forms are passed over many at a time, in parts that
-    include the idle batches between them and, with `along`, the records of brokers. With `creations_only`,
-    those of `topics` are among them, too: their partitions then matter only as they are created. With
-    `leaves_others`, states need not have what changes set in partitions that do not matter; `together` then
-    is about the changes of those that do.
+    `together`, partition changes in their usual forms, also those that matter, are passed over many at a
+    time, in parts that include the idle batches between them and, with `along`, the records of brokers. With
+    `creations_only`, partitions of `topics` matter only as they are created. With `leaves_others`, states
+    need not have what changes set in partitions that do not matter; `together` then is about the changes of
+    those that do.
     """
 
     topics: frozenset[str] | None = None
@@ -277,8 +277,6 @@ class _Sieve:
             taken: Bools = (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
             if batch_filter.leaves_others:
                 taken &= ~not_asked
-            elif batch_filter.topics is not None:
-                taken &= not_asked
             groups, odd = decode_changes(frames, np.flatnonzero(taken))
             taken[odd] = False
             records = RunRecords(frames, np.flatnonzero(taken), tuple(groups), others)
@@ -286,7 +284,8 @@ class _Sieve:
         passed[list(others)] = True
         starts = run.offsets[:-1] - run.base_offset
         needed = np.logical_or.reduceat(~(passed | idle), starts)
-        asked = None if batch_filter.creations_only else batch_filter.topics
+        takes_all = batch_filter.together and not batch_filter.leaves_others
+        asked = None if takes_all else batch_filter.topics
         if asked and (created := self._created(asked)) is not None:
             needed[created:] = True  # the question may be about it from there on
         self._stop(needed)

@@ -8,9 +8,11 @@ be read, and every batch of a metadata transaction, counts as a mention of every
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,7 +27,7 @@ from metaquorum.metadata.columnar.partition_records import (
 )
 from metaquorum.metadata.columnar.runs import idle_frames, read_run
 from metaquorum.metadata.errors import RecordDecodeError
-from metaquorum.metadata.inspect.log.entities import EntityNamer
+from metaquorum.metadata.inspect.log.entities import EntityNamer, broker_of
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, decode_item
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import decode
@@ -44,38 +46,51 @@ _INDEX_BYTES, _ID_BYTES = 4, 16
 _FILTER_BITS, _FILTER_HASHES = 1 << 15, 4
 """A Bloom filter of the partitions that a part changes: with 4,096, one in 40 others seems to be one."""
 _FACTORS = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
+_BROKER_BYTES = 600
+"""What a record about a broker takes in memory, with its listeners and directories, roughly."""
 _ENDS = (r.EndTransactionRecord, r.AbortTransactionRecord)
 
 Keys = npt.NDArray[np.uint32]
 Filter = npt.NDArray[np.uint8]
 
 
+class BrokerMention(NamedTuple):
+    """A record about a broker, and the timestamp of its batch, Unix ms."""
+
+    offset: int
+    stamp_ms: int
+    record: Any
+
+
 class Mentions(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a log up to `end_offset`. Part N begins at `starts[N]`; `named[N]` has the sorted keys of
     topics and brokers in its records, `changed[N]` those of topics whose partitions it changes, and
-    `partitions[N]` the filter of these partitions, empty without any."""
+    `partitions[N]` the filter of these partitions, empty without any. `brokers` are all records about
+    brokers: the cause of a change may be one that is far from it."""
 
     starts: list[int]
     named: list[Keys]
     changed: list[Keys]
     partitions: list[Filter]
+    brokers: list[BrokerMention]
     end_offset: int
 
     @property
     def size_bytes(self) -> int:
         """What it takes in memory, roughly."""
-        return sum(
-            array.nbytes + 200 for arrays in (self.named, self.changed, self.partitions) for array in arrays
-        )
+        lists = (self.named, self.changed, self.partitions)
+        arrays = sum(array.nbytes + 200 for arrays in lists for array in arrays)
+        return arrays + _BROKER_BYTES * len(self.brokers)
 
     def parts_about(self, entity: str, *, changes: bool) -> list[tuple[int, int]] | None:
-        """From and up to which offsets records about `topic/NAME`, `broker/ID` or what is below one may be
-        found, in log order; without `changes`, those that only change its partitions are left out. None:
-        anywhere."""
+        """From and up to which offsets records about `topic/NAME`, `broker/ID`, what is below one, or its
+        settings (`config/topic/NAME`) may be found, in log order; without `changes`, those that only change
+        its partitions are left out. None: anywhere."""
         key = _key_of(entity)
         if key is None:
             return None
         bits = _bits_of(entity, key)
+        changes = changes and not entity.startswith("config/")
         parts: list[tuple[int, int]] = []
         for number, (start, end) in enumerate(pairwise([*self.starts, self.end_offset])):
             if not _has(self.named[number], key) and not (changes and self._changes(number, key, bits)):
@@ -101,14 +116,20 @@ def mentions_of(log: MetadataLog) -> Mentions | None:
     return made.result()
 
 
+def between(brokers: Sequence[BrokerMention], first: int, end: int) -> Sequence[BrokerMention]:
+    """Those from one offset up to another."""
+    low, high = (bisect_left(brokers, offset, key=itemgetter(0)) for offset in (first, end))
+    return brokers[low:high]
+
+
 def _has(keys: Keys, key: int) -> bool:
     at = int(np.searchsorted(keys, key))
     return (at < len(keys) and int(keys[at]) == key) or (len(keys) > 0 and int(keys[0]) == _EVERYTHING)
 
 
 def _key_of(entity: str) -> int | None:
-    """The key of a topic by its name, or of a broker; None for anything else."""
-    kind, _, rest = entity.partition("/")
+    """The key of a topic by its name, or of a broker, also for its settings; None for anything else."""
+    kind, _, rest = entity.removeprefix("config/").partition("/")
     name = rest.partition("/")[0]
     if kind not in ("topic", "broker") or not name:
         return None
@@ -152,6 +173,7 @@ class _Maker:
         self._named: list[set[int]] = []
         self._changed: list[set[int]] = []
         self._partitions: list[Filter] = []
+        self._brokers: list[BrokerMention] = []
         self._ids: dict[bytes, int] = {}
         self._end: int | None = None
         self._is_in_transaction = False
@@ -183,6 +205,7 @@ class _Maker:
             named=named,
             changed=changed,
             partitions=self._partitions,
+            brokers=self._brokers,
             end_offset=self._end or 0,
         )
 
@@ -201,12 +224,16 @@ class _Maker:
         batches = run.batch_of(np.arange(len(frames.keys), dtype=np.int64))
         bases = run.offsets[:-1] // PART_RECORDS
         edges = [0, *(np.flatnonzero(np.diff(bases)) + 1).tolist(), len(bases)]
-        records = np.searchsorted(batches, edges).tolist()
+        records, stamps = np.searchsorted(batches, edges).tolist(), run.timestamps_ms()
         for number, (low, high) in enumerate(pairwise(records)):
             part = self._part(int(run.offsets[edges[number]]))
-            self._take_records(part, frames, low, high)
+            for at, record in self._take_records(part, frames, low, high):
+                if broker_of(record) is not None:
+                    stamp_ms = int(stamps[batches[at]])
+                    self._brokers.append(BrokerMention(run.base_offset + at, stamp_ms, record))
 
-    def _take_records(self, part: int, frames: Frames, low: int, high: int) -> None:
+    def _take_records(self, part: int, frames: Frames, low: int, high: int) -> Iterator[tuple[int, Any]]:
+        """Takes some records of a run. Yields those that are not about partitions, with their numbers."""
         rows = slice(low, high)
         keys = frames.keys[rows]
         is_change = keys == CHANGE_API_KEY
@@ -221,6 +248,7 @@ class _Maker:
                 self._named[part].add(_EVERYTHING)
                 continue
             self._take_record(part, record)
+            yield number, record
         for wanted, into in ((has_topic & ~is_change, self._named), (is_change & has_topic, self._changed)):
             starts = frames.starts[low + np.flatnonzero(wanted)] + FRAME_BYTES
             if not len(starts):
@@ -247,6 +275,9 @@ class _Maker:
                     self._change(part, np.array([key]), np.array([record.partition_id]))
                 else:
                     self._take_record(part, record)
+                if broker_of(record) is not None:
+                    stamp_ms = batch.header.max_timestamp_ms
+                    self._brokers.append(BrokerMention(decoded.offset, stamp_ms, record))
 
     def _change(self, part: int, keys: npt.NDArray[Any], indexes: npt.NDArray[Any]) -> None:
         if not len(self._partitions[part]):

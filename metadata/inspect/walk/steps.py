@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -79,9 +79,9 @@ class FoundState:
 
 
 class LogPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a log: from where the state is `begun`, outside a transaction, up to `end_offset`."""
+    """A part of a log: from where the state is `begun()`, outside a transaction, up to `end_offset`."""
 
-    begun: FoundState
+    begun: Callable[[], FoundState]
     end_offset: int
 
 

@@ -8,7 +8,7 @@ is that of the oldest snapshot, and before that what records say on their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from metaquorum.metadata.errors import InspectError
@@ -24,6 +24,7 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point, utc_text
 from metaquorum.metadata.inspect.walk.batch_filter import RunPart
+from metaquorum.metadata.inspect.walk.mentions import BrokerMention, between
 from metaquorum.metadata.inspect.walk.reader import (
     Cures,
     HistoryReader,
@@ -32,7 +33,6 @@ from metaquorum.metadata.inspect.walk.reader import (
     WrongPlace,
 )
 from metaquorum.metadata.inspect.walk.states import (
-    FoundState,
     LogPart,
     OnProblem,
     known_state,
@@ -60,14 +60,14 @@ def explain(
     past_corruption: bool = False,
     secrets: bool = False,
     last: int | None = None,
-    parts: Iterable[LogPart] | None = None,
-    begin_at: Iterable[FoundState] = (),
+    parts: Sequence[LogPart] | None = None,
+    brokers: Sequence[BrokerMention] = (),
 ) -> Explanation:
     """The chain of records up to `point` that led to the state of `target` there. With `last`, at least that
     many of its newest links, if it has them; nothing before the snapshot at which the chain begins is read.
-    `parts`: for a target that is a whole topic, where all records about it are; the last one ends at `point`.
-    `begin_at`: states at which the chain is tried before the snapshots, each older than the one before, none
-    inside a transaction.
+    `parts`: nothing else is read of a sound log; they hold all records about the target, and what was written
+    up to SPLIT_MS before and after these, and the last one ends at `point`. `brokers` then are the records
+    about brokers.
 
     Stops at missing records, after calling `on_problem`, unless `past_corruption`. With `secrets`, causes
     show the values of secret settings. Raises InspectError for a target without records, and for a place that
@@ -78,10 +78,13 @@ def explain(
     if point.offset is not None and point.offset < base:
         raise InspectError(f"{log.path} begins at offset {base}, after {point.offset}; give {base} or more")
     clock = None if log.is_checkpoint else partial(clock_of, log)
-    snapshots = () if parts is not None else _starts(log, target, point, last, known_start)
-    for start, state, lines in _states_to_try(log, begin_at, snapshots):
-        chain = Chain(target, state.image, secrets=secrets, clock=clock, is_middle=True)
-        _Feeding(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start)
+    middle = partial(Chain, target, secrets=secrets, clock=clock, is_middle=True)
+    if parts is None:
+        starts = _starts(log, target, point, last, known_start)
+        tries = _from_snapshots(log, middle, starts, point, past_corruption)
+    else:
+        tries = _from_newest(log, middle, parts, brokers, last)
+    for chain, lines in tries:
         if _is_enough(chain, last):
             chain.limits.place(shown)
             _report_all(on_problem, lines)
@@ -91,8 +94,8 @@ def explain(
         begun = None
         if not log.is_checkpoint:
             begun = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption)
-        image = on_clock(log, begun.image) if base and begun is not None else None
-        chain = Chain(target, image, secrets=secrets, clock=clock)
+        at_start = on_clock(log, begun.image) if base and begun is not None else None
+        chain = Chain(target, at_start, secrets=secrets, clock=clock)
         if begun is not None and begun.quorum.voter_set:
             chain.learn_quorum(begun.quorum, begun.image.provenance)
     else:
@@ -103,29 +106,51 @@ def explain(
     chain.limits.place(shown)
     if parts is None:
         feeding.feed(chain, base, None if known_start == base else known_start)
-    for part in parts or ():
-        chain.skip_to(part.begun.image)
-        end = Point(offset=part.end_offset)
-        _Feeding(log, end, on_problem, past_corruption).feed(chain, part.begun.end_offset)
+    _feed_parts(log, chain, parts or (), brokers)
     if known_start != base and not chain.is_whole(known_start) and not _reaches(chain, known_start, last):
         reached = Point(offset=chain.end_offset) if feeding.is_over else point
         chain.limits.coverage.add(before_the_state(log, None, reached, ALONE))
     return chain.result()
 
 
-def _states_to_try(
-    log: MetadataLog, begin_at: Iterable[FoundState], snapshots: Iterable[int]
-) -> Iterator[tuple[int, FoundState, list[str]]]:
-    """The places at which a chain may begin, the states there, and what could not be read of them: those that
-    were given, and older snapshots."""
-    oldest: int | None = None
-    for given in begin_at:
-        oldest = given.end_offset
-        yield oldest, given, []
-    for start in snapshots:
-        if oldest is None or start < oldest:
-            lines: list[str] = []
-            yield start, state_at(log, Point(offset=start), lines.append, past_corruption=True), lines
+def _from_snapshots(
+    log: MetadataLog,
+    middle: Callable[..., Chain],
+    starts: Iterable[int],
+    point: Point,
+    past_corruption: bool,
+) -> Iterator[tuple[Chain, list[str]]]:
+    """Chains that begin at snapshots, and what could not be read of each."""
+    for start in starts:
+        lines: list[str] = []
+        chain = middle(state_at(log, Point(offset=start), lines.append, past_corruption=True).image)
+        _Feeding(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start)
+        yield chain, lines
+
+
+def _from_newest(
+    log: MetadataLog,
+    middle: Callable[..., Chain],
+    parts: Sequence[LogPart],
+    brokers: Sequence[BrokerMention],
+    last: int | None,
+) -> Iterator[tuple[Chain, list[str]]]:
+    """Chains of the newest parts, as many as probably hold the last links, if that is much less than all."""
+    for count in () if last is None else (last, 4 * last):
+        if 2 * count < len(parts):
+            chain = middle()
+            _feed_parts(log, chain, parts[-count - 1 :], brokers)  # the last may be what was written since
+            yield chain, []
+
+
+def _feed_parts(
+    log: MetadataLog, chain: Chain, parts: Sequence[LogPart], brokers: Sequence[BrokerMention]
+) -> None:
+    for part in parts:
+        begun = part.begun()
+        chain.skip_to(begun.image, between(brokers, chain.end_offset, begun.end_offset))
+        feeding = _Feeding(log, Point(offset=part.end_offset), None, past_corruption=True)
+        feeding.feed(chain, begun.end_offset)
 
 
 def _report_all(on_problem: OnProblem | None, lines: list[str]) -> None:

@@ -5,18 +5,23 @@ Memory is that of the state and of the entity's own links.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from metaquorum.metadata.errors import InspectError, ReplayError
+import numpy as np
+import numpy.typing as npt
+
+from metaquorum.metadata.columnar.apply import Versions
+from metaquorum.metadata.errors import InspectError, RecordDecodeError, ReplayError
 from metaquorum.metadata.features import is_newer
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage, Provenance
+from metaquorum.metadata.image.chunk import IntArray
 from metaquorum.metadata.inspect.causes.brokers import broker_causes
 from metaquorum.metadata.inspect.causes.elections import election_causes
 from metaquorum.metadata.inspect.causes.records import record_causes
 from metaquorum.metadata.inspect.causes.rule import Cause, Scene
 from metaquorum.metadata.inspect.causes.table import causes_of_field
-from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
+from metaquorum.metadata.inspect.changes.changes import WANTED, BatchChanges, ChangeFeed, nothing
 from metaquorum.metadata.inspect.entities.targets import EntityTarget, suggestion
 from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
@@ -25,6 +30,7 @@ from metaquorum.metadata.inspect.log.entities import EntityNamer, broker_of, is_
 from metaquorum.metadata.inspect.log.quorum import QuorumView, changes_text, voter_ids, voter_set_texts
 from metaquorum.metadata.inspect.timeline.unknown_state import said_fields
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart
+from metaquorum.metadata.inspect.walk.mentions import BrokerMention
 from metaquorum.metadata.inspect.walk.reader import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction
 from metaquorum.metadata.inspect.why.explanation import (
@@ -101,7 +107,7 @@ class Chain:
             if wanted is None:  # whose chain has its partitions only as they are created
                 topics = _named_topics(self._target.entity)
                 return BatchFilter(topics=topics, creations_only=True, together=True, along=True)
-            return BatchFilter(topics=frozenset({wanted[0]}), partition=wanted[1], together=True, along=True)
+            return BatchFilter(topics=frozenset({wanted[0]}), together=True, along=True)
         number = self._target.entity.partition("/")[2]
         if self._kind == "broker" and not number.isdigit():
             return BatchFilter(topics=frozenset(), together=True)
@@ -117,17 +123,47 @@ class Chain:
         return self._feed.is_passed(batch, self._batch_filter)
 
     def pass_over(self, part: RunPart | RecordBatch) -> list[ReplayError]:
-        """Applies batches that are not about the target. Returns the records that cannot be read."""
+        """Applies batches of which at most changes of the partition are links. Returns the records that
+        cannot be read."""
+        if isinstance(part, RunPart) and part.records is not None:
+            errors: list[ReplayError] = []
+            for changes in self._feed.changed(part, self._of_target, self._time_of):
+                self._take(changes)
+                errors += changes.refused
+        else:
+            errors = self._feed.pass_over(part)
         _, self._end, stamp_ms = place_of(part)
-        self._last_ms = self._clock.time_ms(self._end - 1, stamp_ms)
-        self._is_moved = stamp_ms != self._last_ms
-        return self._feed.pass_over(part, self._clock.time_ms)
+        self._last_ms = self._time_of(self._end - 1, stamp_ms)
+        self._is_moved = self._stamp_ms is not None
+        return [error for error in errors if isinstance(error.__cause__, RecordDecodeError)]
 
-    def skip_to(self, image: MetadataImage) -> None:
-        """Goes on at a later state: no record up to it is about the target, and no transaction is open."""
-        if image.provenance.offset > self._end:
-            self._feed.learn(image)
-            self._end = image.provenance.offset
+    def _time_of(self, offset: int, stamp_ms: int) -> int:
+        """The time of the batch that is taken next, which holds an offset and has this timestamp."""
+        time_ms = self._clock.time_ms(offset, stamp_ms)
+        self._stamp_ms = None if stamp_ms == time_ms else stamp_ms
+        return time_ms
+
+    def _of_target(self, versions: Versions, before: IntArray) -> npt.NDArray[np.int8]:
+        """Of changes taken together, those of the partition."""
+        if self._target.partition is None:
+            return nothing(versions, before)
+        topic, index = self._target.partition
+        topics = self._feed.state.topics
+        topic_id = topics.by_name.get(topic)
+        row = -1 if topic_id is None else topics.row_of(topic_id, index)
+        return np.where(versions.rows == row, np.int8(WANTED), np.int8(0))
+
+    def skip_to(self, image: MetadataImage, brokers: Iterable[BrokerMention]) -> None:
+        """Goes on at a later state: no record up to it is about the target, and no transaction is open.
+        `brokers` are the records about brokers in between."""
+        if image.provenance.offset <= self._end:
+            return
+        for offset, stamp_ms, record in brokers:
+            self._feed.batch(-1, self._clock.time_ms(offset, stamp_ms), [(offset, record)])
+        if not self._end:
+            self._base_offset = image.provenance.offset
+        self._feed.learn(image)
+        self._end = image.provenance.offset
 
     def lose(self, ends_behind: Callable[[], bool]) -> None:
         """Records are lost, so the leader and the time of the last write are unknown. An open transaction
@@ -226,11 +262,18 @@ class Chain:
 
     def batch(self, epoch: int, time_ms: int, records: Sequence[tuple[int, object]]) -> None:
         """Takes one batch; `records` are (offset, decoded record)."""
-        stamp_ms, time_ms = time_ms, self._clock.time_ms(records[0][0], time_ms) if records else time_ms
-        self._stamp_ms = None if stamp_ms == time_ms else stamp_ms
-        was_moved, self._is_moved = self._is_moved, stamp_ms != time_ms
+        self._stamp_ms = None
+        if records:
+            time_ms = self._time_of(records[0][0], time_ms)
+        was_moved, self._is_moved = self._is_moved, self._stamp_ms is not None
         self._is_silence_sure = not (was_moved or self._is_moved)
-        changes = self._feed.batch(epoch, time_ms, records)
+        self._take(self._feed.batch(epoch, time_ms, records))
+        if records:
+            self._end = records[-1][0] + 1
+        self._last_ms = time_ms
+
+    def _take(self, changes: BatchChanges) -> None:
+        """Takes what a batch did, of which `_stamp_ms` is the timestamp."""
         scene = Scene(batch=changes, feed=self._feed)
         self._links.batch(changes)
         for _, topic in changes.removed:  # whose creation may have been passed over
@@ -243,9 +286,6 @@ class Chain:
                 self._broker_steps(changes, scene)
             case _:
                 self._plain(changes)
-        if changes.records:
-            self._end = changes.records[-1][0] + 1
-        self._last_ms = time_ms
 
     def _partition_steps(self, changes: BatchChanges, scene: Scene) -> None:
         wanted = self._target.partition

@@ -221,7 +221,7 @@ def test_moments_of_a_damaged_log_are_those_of_the_tools_in_any_order(
         assert not any(state.problems for state in kept)
         assert all(state.end_offset <= damaged or (snapshot or 0) > damaged for state in kept)
     if snapshot is None:
-        found = Mentions(starts=[0], named=[], changed=[], partitions=[], end_offset=15)
+        found = Mentions(starts=[0], named=[], changed=[], partitions=[], brokers=[], end_offset=15)
         moments.use_mentions(found)
         assert moments.parts_about("topic/orders", changes=True) is None
 

@@ -87,7 +87,7 @@ def test_why_that_is_read_from_near_the_last_records_says_the_same(
             for last in (1, 3):
                 near = asked.view("why", target=target, at=at, last=last)
                 with monkeypatch.context() as patched:
-                    patched.setattr(asked.moments, "states_before", lambda *_: iter(()))
+                    patched.setattr(asked.moments, "parts_about", lambda *_, **more: None)
                     far = asked.view("why", target=target, at=at, last=last)
                 begun += near.pop("readFrom", 0) > far.pop("readFrom", 0)
                 del near["earlierRecords"], far["earlierRecords"]
@@ -122,13 +122,14 @@ def test_only_the_parts_that_mention_an_entity_are_read(monkeypatch: pytest.Monk
     (made_at,) = [at for at in asked[1] if at]
     parts = asked[0].parts_about("topic/invoices", changes=True)
     assert parts is not None
-    read = [(part.begun.end_offset, part.end_offset) for part in parts]
+    read = [(part.begun().end_offset, part.end_offset) for part in parts]
     assert any(start <= made_at < end for start, end in read)
     assert sum(end - start for start, end in read) < 250
     orders = asked[0].parts_about("topic/orders", changes=False)
-    assert orders is not None and sum(part.end_offset - part.begun.end_offset for part in orders) < 250
+    assert orders is not None and sum(part.end_offset - part.begun().end_offset for part in orders) < 250
     assert asked[0].parts_about("topic/absent", changes=True) is None
-    assert asked[0].parts_about("config/topic/orders", changes=True) is None
+    settings = asked[0].parts_about("config/topic/orders", changes=True)
+    assert [part.end_offset for part in settings or ()] == [part.end_offset for part in orders]
 
 
 @pytest.mark.parametrize("together", [1, 200])
@@ -201,9 +202,32 @@ def test_a_transaction_is_read_as_one_whatever_it_is_about(monkeypatch: pytest.M
     moments, _ = _moments([*STORY, *[idle] * 40, *inside, *[idle] * 40])
     parts = moments.parts_about("broker/1", changes=True)
     assert parts is not None
-    read = [(part.begun.end_offset, part.end_offset) for part in parts]
+    read = [(part.begun().end_offset, part.end_offset) for part in parts]
     began = moments.log.end_offset - 40 - len(inside)
     assert any(start <= began and began + len(inside) <= end for start, end in read)
+
+
+def test_why_in_a_part_knows_what_was_written_just_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fence that is split over batches: the record of the broker is in a part about something else."""
+    monkeypatch.setattr(mentions, "PART_RECORDS", 5)
+    topic = [r.TopicRecord("many", INVOICES)]
+    made = [r.PartitionRecord(at, INVOICES, (1, 2), (1, 2), leader=1) for at in range(1000)]
+    moved = [r.PartitionChangeRecord(at, INVOICES, leader=2, isr=(2,)) for at in range(1000)]
+    idle: Batch = (2, [r.NoOpRecord()])
+    batches = [*STORY, (2, [*topic, *made]), (2, moved), *[idle] * 9, (2, [r.FenceBrokerRecord(1, 2)])]
+    stamps = [1000 * at for at in range(len(STORY) + 1)] + [60_000 + 100 * at for at in range(11)]
+    disk = memory_disk()
+    make_node(disk, batches, stamps=stamps)
+    views = Views(Strip(Moments(open_log(disk, HOME), 64 << 20)), ("night",))
+    whole = views.why("topic/many/3", None, 20)
+    assert whole["records"][0]["causes"][0]["rule"] == "broker-fenced"
+    list(views.moments.fill())
+    found = mentions_of(views.moments.log)
+    assert found is not None
+    views.moments.use_mentions(found)
+    parts = found.parts_about("topic/many/3", changes=True)
+    assert parts is not None and parts[-1][1] < whole["records"][0]["causes"][0]["offset"]
+    assert views.why("topic/many/3", None, 20) == whole
 
 
 def test_where_the_log_grew_since_is_read_and_a_damaged_log_has_no_parts() -> None:
@@ -217,7 +241,7 @@ def test_where_the_log_grew_since_is_read_and_a_damaged_log_has_no_parts() -> No
     end = moments.log.end_offset
     moments.use_mentions(replace(found, starts=[0], end_offset=end - 2))
     parts = list(moments.parts_about("topic/orders", changes=True) or ())
-    assert parts[-1].end_offset == end and parts[-1].begun.end_offset <= end - 2
+    assert parts[-1].end_offset == end and parts[-1].begun().end_offset <= end - 2
     flip(node, strict(node.log)[2].header.base_offset)
     assert mentions_of(open_log(disk, HOME)) is None
 

@@ -181,8 +181,13 @@ CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
     **{name: each.rights for name, each in (DESCRIBED | ANSWERED).items()},
 }
 
-CHECKS_OF_CONTROLLERS: Mapping[str, tuple[AccessStep, ...]] = {**CHECKS, "Fetch": (_NODES,)}
-"""Controllers have the metadata log only, which is for nodes."""
+CHECKS_OF_CONTROLLERS: Mapping[str, tuple[AccessStep, ...]] = {
+    **CHECKS,
+    "Fetch": (_NODES,),
+    "DescribeCluster": (on_cluster(Op.ALTER), *CHECKS["DescribeCluster"]),
+}
+"""Controllers have the metadata log only, which is for nodes, and are described only to those who may change
+the cluster, as in Kafka."""
 
 _OPEN = "nothing"
 

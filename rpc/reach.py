@@ -35,9 +35,10 @@ SPEAKS_NO_TLS = (
     "it does not speak TLS: leave out --truststore and --keystore (or use PLAINTEXT in a node's listeners)"
 )
 SPEAKS_KAFKA = (
-    "it speaks Kafka's protocol there, and not gRPC: give the gRPC address of a controller of metaquorum, or"
-    " set controller.quorum.protocol=kafka in a broker's file, so that it asks there"
+    "it speaks Kafka's protocol there, and not gRPC: give the gRPC address of a controller of metaquorum; a"
+    " broker with controller.quorum.protocol=kafka in its file asks there"
 )
+SPEAKS_HTTP = "it speaks HTTP there, and not gRPC: it is a node's port for health and metrics, or no node"
 UNRESOLVED = "its host name cannot be resolved: correct it"
 NOT_SERVED = "it does not serve this request; give a controller's address"
 _NOT_ACCEPTED = "its certificate is not accepted"
@@ -52,11 +53,12 @@ _OF_ALL_ADDRESSES = re.compile(
 )
 _LASTING = (
     *(SPEAKS_KAFKA, SPEAKS_TLS, SPEAKS_NO_TLS, WANTS_CERTIFICATE, _NOT_ACCEPTED, _TAKES_NO_CERTIFICATE),
-    *(UNRESOLVED, NOT_SERVED),
+    *(UNRESOLVED, NOT_SERVED, SPEAKS_HTTP),
 )
 _UNRESOLVED = ("errors resolving", "resolution failed")
 """gRPC's words, which depend on the resolver."""
-_SAYS_ENOUGH = ("Connection refused", "attempt timed out", "No route to host")
+_HTTP1 = "Trying to connect an http1.x server"
+_SAYS_ENOUGH = ("Connection refused", "attempt timed out", "No route to host", _HTTP1)
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """The first bytes of an HTTP/2 connection: the preface and empty settings."""
 _HTTP2_ANSWERS = b"\x00"
@@ -110,6 +112,8 @@ def _why_unreachable(details: str) -> str:
         return "connection refused: no process listens there"
     if "attempt timed out" in details:
         return "it does not accept the connection: the process hangs, or a firewall drops the packets"
+    if _HTTP1 in details:
+        return SPEAKS_HTTP
     return _OF_ALL_ADDRESSES.sub("", details) or "no connection"
 
 

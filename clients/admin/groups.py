@@ -78,7 +78,6 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
-    leader_epoch: int
     metadata: str
 
 
@@ -187,9 +186,7 @@ async def committed_offsets(client: KafkaClient, group_id: str) -> dict[TopicPar
             client.refuse(partition.error_code, f"group {group_id}, {topic.name}-{partition.partition_index}")
             if partition.committed_offset >= 0:
                 committed[topic.name, partition.partition_index] = Committed(
-                    offset=partition.committed_offset,
-                    leader_epoch=partition.committed_leader_epoch,
-                    metadata=partition.metadata or "",
+                    offset=partition.committed_offset, metadata=partition.metadata or ""
                 )
     return dict(sorted(committed.items()))
 

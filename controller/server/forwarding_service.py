@@ -103,7 +103,6 @@ class KafkaCalls:
         call = Call(
             version=header.version,
             ask=asking,
-            node_id=caller.node_id,
             wall_ms=self._wall_ms(),
             image=self.image(),
             principal=caller.principal,

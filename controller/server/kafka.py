@@ -33,7 +33,7 @@ from metaquorum.listeners.forwarded.api import Forwarded
 from metaquorum.listeners.forwarded.describe import DESCRIBED_BY_CONTROLLERS, out_of_image
 from metaquorum.listeners.forwarded.described_configs import OwnConfig
 from metaquorum.listeners.forwarded.direct import MISMATCHED, NotTheLeader
-from metaquorum.listeners.forwarded.loggers import LoggerChanges
+from metaquorum.listeners.forwarded.own_changes import OwnChanges
 from metaquorum.listeners.forwarded.table import ANSWERED, FORWARDED
 from metaquorum.listeners.long_work import LongWork
 from metaquorum.listeners.response_memory import Unsent
@@ -330,8 +330,7 @@ def controller_services(
         "DescribeCluster": Offered(1, 2, ControllersOf(cluster_id, raft, image).describe),
         **reads.offered(),
     }
-    alter = "IncrementalAlterConfigs"
-    offered[alter] = LoggerChanges.before(offered[alter], own.node_id)
+    OwnChanges.before(offered, own.node_id, is_broker=False)
     return Services(sliced(guarded(offered, rights)), lambda: features_of(image(), raft.kraft_version))
 
 

@@ -224,6 +224,8 @@ class Each(AccessStep):
     when: Callable[[Any], bool] = lambda body: True
     others: ErrorCode | None = None
     """The code of all other items when one is refused; None: they are answered."""
+    whole_since: int | None = None
+    """From this version on, an answer that refuses every item has the code at its top, too."""
 
     def before(self, asked: AccessAsked, body: Any) -> StepResult:
         result: StepResult = at_once(self.checking(asked, body))
@@ -257,6 +259,8 @@ class Each(AccessStep):
                     yield
         kept = tuple(item for place, item in enumerate(given) if place not in refused)
         answer = None if kept else response_class(asked.api)()
+        if answer is not None and self.whole_since is not None and asked.version >= self.whole_since:
+            answer = replace(answer, error_code=code)
         return StepResult(replace(body, **{self.items: kept}), (len(given), refused), answer)
 
     def needs_answer(self, note: Any) -> bool:

@@ -44,13 +44,11 @@ class Result(Protocol):
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """The context of a call. `ask` returns the controller's response or refusal. `principal` and `by_token`
-    are the client's, `node_id` is that of the broker that received the request. `image` is this
-    node's, `new_topics` lists the settings of created topics, `token_hmac` returns the secret of a token
-    (None: delegation tokens are disabled), and `wall_ms` is the Unix time."""
+    are the client's. `image` is this node's, `new_topics` lists the settings of created topics, `token_hmac`
+    returns the secret of a token (None: delegation tokens are disabled), and `wall_ms` is the Unix time."""
 
     version: int
     ask: Callable[[ControllerRequest], Awaitable[ControllerResponse | ApiError]]
-    node_id: int
     wall_ms: int
     image: MetadataImage
     principal: str = ANONYMOUS
@@ -121,8 +119,6 @@ class AskedBy(Enum):
 
     CLIENTS = auto()
     """Clients of any broker, which forwards it."""
-    TOOLS = auto()
-    """What tools ask controllers themselves (KIP-853); brokers do not forward it."""
     NODES = auto()
     """What nodes ask for themselves, in the versions of Kafka 3.7 to 4.0; brokers do not forward it."""
 

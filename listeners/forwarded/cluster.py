@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from metaquorum.listeners.access.steps import on_cluster
-from metaquorum.listeners.forwarded.api import ZERO_ID, AskedBy, Call, Parts, answers
+from metaquorum.listeners.forwarded.api import ZERO_ID, Call, Parts, answers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import Voter, VoterEndpoint
 from metaquorum.metadata.requests import common as core
@@ -161,7 +161,7 @@ async def unregister_broker(body: UnregisterBrokerRequest, call: Call) -> Unregi
     return UnregisterBrokerResponse(error_message="")
 
 
-@answers("AddRaftVoter", on_cluster(Op.ALTER), by=AskedBy.TOOLS, asks_others=True)
+@answers("AddRaftVoter", on_cluster(Op.ALTER), asks_others=True)
 async def add_raft_voter(body: AddRaftVoterRequest, call: Call) -> AddRaftVoterResponse:
     """KIP-853. The answer waits for the commit, also where the caller would not."""
     endpoints = tuple(VoterEndpoint(at.name, at.host, at.port) for at in body.listeners)
@@ -176,7 +176,7 @@ async def add_raft_voter(body: AddRaftVoterRequest, call: Call) -> AddRaftVoterR
     return AddRaftVoterResponse(error_message=None)
 
 
-@answers("RemoveRaftVoter", on_cluster(Op.ALTER), by=AskedBy.TOOLS, asks_others=True)
+@answers("RemoveRaftVoter", on_cluster(Op.ALTER), asks_others=True)
 async def remove_raft_voter(body: RemoveRaftVoterRequest, call: Call) -> RemoveRaftVoterResponse:
     """KIP-853."""
     request = core.RemoveRaftVoterRequest(

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metaquorum.config.keys import KEYS
 from metaquorum.listeners.access.steps import CLUSTER, CONFIGURED, Each, RightNeeded
 from metaquorum.listeners.forwarded.api import Call, Outcome, Parts, answers, invalid, once
+from metaquorum.listeners.forwarded.own_changes import fixed_key
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
-from metaquorum.metadata.requests.common import NO_BROKER
 from metaquorum.metadata.requests.settings import (
     AlterConfigsRequest as Change,
 )
@@ -22,8 +21,6 @@ from metaquorum.metadata.requests.settings import (
     SettingsResponse,
 )
 from metaquorum.metadata.settings.acls import Operation as Op
-from metaquorum.metadata.settings.broker_keys import broker_key
-from metaquorum.metadata.settings.kafka_keys import KAFKA_KEYS
 from metaquorum.wire.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -103,7 +100,9 @@ async def _altered(
     _, twice = once(resources, _resource)
     parts: Parts[tuple[Resource, ConfigChange | ApiError]] = Parts()
     for resource, change in zip(resources, changes, strict=True):
-        refusal = change if isinstance(change, ApiError) else _refusal(change, call)
+        refusal = change if isinstance(change, ApiError) else None
+        if refusal is None and resource.resource_type == BROKER_RESOURCE:
+            refusal = fixed_key(each.name for each in resource.configs)
         if _resource(resource) in twice:
             refusal = invalid("the request names this resource twice: name it once")
         parts.append(((resource, change), refusal))
@@ -117,17 +116,3 @@ async def _altered(
         (resource, outcome if result is None or outcome[0] else (outcome[0], result.note))
         for (resource, _), outcome, result in parts.settled(results)
     ]
-
-
-def _refusal(change: ConfigChange, call: Call) -> ApiError | None:
-    """The refusal of a change, or None. As in Kafka, a broker's configuration is changed through that broker
-    or at a controller, and keys that it only reads from its file cannot be changed."""
-    if change.resource.resource_type != BROKER_RESOURCE:
-        return None
-    name = change.resource.name
-    if name and call.node_id != NO_BROKER and name != str(call.node_id):
-        return invalid(f"this is broker {call.node_id}, not {name}: use that broker")
-    for op in change.ops:
-        if (op.name in KAFKA_KEYS or op.name in KEYS) and broker_key(op.name) is None:
-            return invalid(f"{op.name} cannot be changed while a broker runs: set it in each broker's file")
-    return None

@@ -7,21 +7,13 @@ Levels belong to the process that gets the request, and last as long as it runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
-from typing import Any
 
-from msgspec.structs import replace
-
-from metaquorum.listeners.answers import opened
 from metaquorum.listeners.forwarded.api import invalid, once
-from metaquorum.listeners.services import Client, Handler, Offered
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import BROKER_LOGGER_RESOURCE
 from metaquorum.metadata.requests.settings import OpKind
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource
 from metaquorum.metadata.settings.keys import MAX_INT, whole_number
-from metaquorum.wire.codec import Request
-from metaquorum.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+from metaquorum.wire.messages import IncrementalAlterConfigsRequest
 
 ROOT = "root"
 LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
@@ -29,7 +21,6 @@ LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE"
 
 _log = logging.getLogger(__name__)
 _Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-_Answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
 def logger_refusal(name: str, node_id: int) -> ApiError | None:
@@ -95,56 +86,3 @@ def _op_refusal(change: IncrementalAlterConfigsRequest.AlterableConfig) -> ApiEr
         text = f"{change.value} is not a level of logger {name}: use one of {', '.join(LEVELS)}"
         return ApiError(ErrorCode.INVALID_CONFIG, text)
     return None
-
-
-class LoggerChanges:
-    """IncrementalAlterConfigs of one node: changes of its loggers are made here, and the rest goes to
-    `behind`, the handler without them."""
-
-    def __init__(self, node_id: int, behind: Handler) -> None:
-        self._node_id = node_id
-        self._behind = behind
-
-    @classmethod
-    def before(cls, behind: Offered, node_id: int) -> Offered:
-        """The same API with loggers."""
-        return Offered(behind.min_version, behind.max_version, cls(node_id, behind.handle).handle)
-
-    def handle(self, request: Request, client: Client) -> Any:
-        """Loggers first; answers are in the order of the request."""
-        body: IncrementalAlterConfigsRequest = request.body
-        mine = [each for each in body.resources if each.resource_type == BROKER_LOGGER_RESOURCE]
-        if not mine:
-            return self._behind(request, client)
-        _, twice = once(mine, lambda each: each.resource_name)
-        done = tuple(self._altered(each, twice, validate_only=body.validate_only) for each in mine)
-        if len(done) == len(body.resources):
-            return IncrementalAlterConfigsResponse(responses=done)
-        return self._with_the_rest(done, request, client)
-
-    async def _with_the_rest(
-        self, done: tuple[_Answer, ...], request: Request, client: Client
-    ) -> IncrementalAlterConfigsResponse:
-        body: IncrementalAlterConfigsRequest = request.body
-        rest = tuple(each for each in body.resources if each.resource_type != BROKER_LOGGER_RESOURCE)
-        answer = self._behind(request.changed(replace(body, resources=rest)), client)
-        others = opened(await answer if isinstance(answer, Awaitable) else answer)
-        theirs, ours = iter(others.responses), iter(done)
-        return IncrementalAlterConfigsResponse(
-            throttle_time_ms=others.throttle_time_ms,
-            responses=tuple(
-                next(ours if each.resource_type == BROKER_LOGGER_RESOURCE else theirs)
-                for each in body.resources
-            ),
-        )
-
-    def _altered(self, resource: _Resource, twice: frozenset[Any], *, validate_only: bool) -> _Answer:
-        refusal: ApiError | None = invalid("the request names this resource twice: name it once")
-        if resource.resource_name not in twice:
-            refusal = alter_loggers(resource, self._node_id, validate_only=validate_only)
-        return _Answer(
-            error_code=ErrorCode.NONE if refusal is None else refusal.code,
-            error_message=None if refusal is None else refusal.message,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )

@@ -15,7 +15,6 @@ from metaquorum.listeners.access.steps import (
     Each,
     RightNeeded,
     Whole,
-    each_of_cluster,
     each_topic,
     on_cluster,
 )
@@ -215,7 +214,7 @@ _PREFERRED, _UNCLEAN = 0, 1
 @answers(
     "ElectLeaders",
     Whole((RightNeeded(Op.ALTER, CLUSTER),), when=lambda body: body.topic_partitions is None),
-    each_of_cluster(Op.ALTER, "topic_partitions", "replica_election_results"),
+    Each("topic_partitions", "replica_election_results", (RightNeeded(Op.ALTER, CLUSTER),), whole_since=1),
     things=((("topic_partitions", "replica_election_results"), ("partitions", "partition_result")),),
 )
 async def elect_leaders(body: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:

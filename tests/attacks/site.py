@@ -21,7 +21,7 @@ from metaquorum.network.tls import TlsMaterial
 from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster, Node, client_loop
 from tests.topics import create_topics
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificate_files, certificates_of
 
 PORTS = ("clients", "brokers", "open", "broker-grpc", "controller-grpc", "quorum", "metrics")
 """The ports of an attacked site: Kafka's with SASL_SSL, with SSL and certificates, and PLAINTEXT; gRPC of a
@@ -60,9 +60,7 @@ class AttackedSite:
         ports = dict(zip(names, free_ports(len(names)), strict=True))
         (self.controller,) = cluster.controllers
         self.victim, self.beside = cluster.brokers
-        authority = certificate_files(folder, "authority", None)
-        for name in ("node", "other"):
-            certificate_files(folder, name, authority)
+        certificates_of(folder, "node", "other")
         certificate_files(folder, "stranger", certificate_files(folder, "elsewhere", None))
         self.clients = {0: ports["clients"], 1: ports["clients-2"]}
         ports |= {

@@ -13,7 +13,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from metaquorum.console.guard import COOKIE
-from tests.bench.bench_mixed import cost
+from tests.bench.bench_mixed import on_a_log
 from tests.bench.figures import Figure, percentile
 
 FULL = 1_000_000
@@ -38,15 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Iterator[Figure]:
-    if options.log is not None:
-        yield from figures(options.log, options.records)
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        out = Path(directory) / "fleet"
-        command = ["pipeline", "generate", "--clusters", "1", "--damaged-every", "0", "--out", str(out)]
-        cost(*command, "--records", str(options.records))
-        (node,) = (out / "clusters").glob("*/controller-*")
-        yield from figures(node, options.records)
+    yield from on_a_log(options, figures)
 
 
 class _Page:

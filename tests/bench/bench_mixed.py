@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.bench.figures import Figure
@@ -27,18 +27,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Iterator[Figure]:
+    yield from on_a_log(options, figures)
+
+
+def on_a_log(
+    options: argparse.Namespace, figures_of: Callable[[Path, int], Iterator[Figure]]
+) -> Iterator[Figure]:
+    """The figures of the log that `--log` names, or of a new one."""
     if options.log is not None:
-        yield from figures(str(options.log), options.records)
+        yield from figures_of(options.log, options.records)
         return
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "fleet"
         command = ["pipeline", "generate", "--clusters", "1", "--damaged-every", "0", "--out", str(out)]
         cost(*command, "--records", str(options.records))
         (node,) = (out / "clusters").glob("*/controller-*")
-        yield from figures(str(node), options.records)
+        yield from figures_of(node, options.records)
 
 
-def figures(log: str, records: int) -> Iterator[Figure]:
+def figures(log: Path, records: int) -> Iterator[Figure]:
     part = records // 100
     for name, seconds, arguments_of in (
         ("summary", 12.0, ()),
@@ -50,7 +57,7 @@ def figures(log: str, records: int) -> Iterator[Figure]:
         ("timeline", 2.0, ("--from", str(99 * part))),
         ("summary", 2.0, ("--last", "10min")),
     ):
-        spent_s, peak_mb = cost("log", name, log, *arguments_of)
+        spent_s, peak_mb = cost("log", name, str(log), *arguments_of)
         text = " ".join((name, *arguments_of))
         target = seconds if records == FULL else None
         yield Figure(name=f"{text}, processor", value=spent_s, unit="s", at_most=target)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.e2e.cluster import HOST, Cluster, Node
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificate_files, certificates_of
 
 USERS = 'user_node="secret" username="node" password="secret"'
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -86,9 +86,7 @@ class KafkaQuorum(Cluster):
 
 def certificates(folder: Path) -> None:
     """Files of nodes: `node` and `other` of one authority, `stranger` of another."""
-    authority = certificate_files(folder, "authority", None)
-    for name in ("node", "other"):
-        certificate_files(folder, name, authority)
+    certificates_of(folder, "node", "other")
     certificate_files(folder, "stranger", certificate_files(folder, "other-authority", None))
 
 

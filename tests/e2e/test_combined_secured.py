@@ -11,7 +11,7 @@ import pytest
 from metaquorum.node.local_nodes import CONTROLLER_GRPC_LISTENER, free_ports
 from tests.e2e.cluster import random_id
 from tests.e2e.processes import REPOSITORY, Process, run_cli, wait_until
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificates_of
 
 pytestmark = pytest.mark.e2e
 
@@ -38,9 +38,7 @@ class SecuredNode:
     user."""
 
     def __init__(self, folder: Path) -> None:
-        authority = certificate_files(folder, "authority", None)
-        for name in ("node", "other"):
-            certificate_files(folder, name, authority)
+        certificates_of(folder, "node", "other")
         self.folder = folder
         names = ("QUORUM", "CONTROLLER", "GRPC", "BROKERS", "CLIENTS")
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))

@@ -29,7 +29,7 @@ from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
 from tests.e2e.processes import run_cli
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificate_files, certificates_of
 
 pytestmark = pytest.mark.e2e
 PASSWORD = "alice-secret-7731"
@@ -48,9 +48,7 @@ class SecureCluster:
         self.cluster = cluster
         self.folder = folder
         self.sasl_port, self.tls_port, self.metrics_port = free_ports(3)
-        authority = certificate_files(folder, "authority", None)
-        for name in ("node", "carol", "root"):
-            certificate_files(folder, name, authority)
+        certificates_of(folder, "node", "carol", "root")
         keys = [{**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(SIGNING_KEY.public_key())), "kid": "1"}]
         (folder / "keys.json").write_text(json.dumps({"keys": keys}))
         (node,) = cluster.brokers

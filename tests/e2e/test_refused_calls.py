@@ -14,8 +14,9 @@ import pytest
 from metaquorum.config.security import STANDARD_AUTHORIZER
 from tests.e2e.processes import Process, run_cli, wait_until
 from tests.e2e.test_tls_refusals import started
+from tests.unit.server.certificates import certificates_of
 from tests.unit.server.nodes import Site, new_site
-from tests.unit.server.test_servers import certificate_files, material, tls_keys
+from tests.unit.server.test_servers import material, tls_keys
 
 pytestmark = pytest.mark.e2e
 
@@ -30,9 +31,7 @@ FOLLOW, HEALTH = "/metaquorum.v1.Forwarding/Follow", "/grpc.health.v1.Health/Che
 @pytest.fixture(scope="module", name="folder")
 def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
-    authority = certificate_files(folder, "authority", None)
-    for name in ("node", "client"):
-        certificate_files(folder, name, authority)
+    certificates_of(folder, "node", "client")
     return folder
 
 

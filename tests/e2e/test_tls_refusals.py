@@ -19,7 +19,7 @@ from metaquorum.platforms import linux_kernel
 from metaquorum.rpc.health import health_problem
 from tests.e2e.cluster import client_loop
 from tests.e2e.processes import Process, run_cli, wait_until
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificate_files, certificates_of
 from tests.unit.server.nodes import Site, new_site
 from tests.unit.server.test_servers import tls_keys
 
@@ -62,9 +62,7 @@ CASES = {
 @pytest.fixture(scope="module", name="folder")
 def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
-    authority = certificate_files(folder, "authority", None)
-    for name in ("node", "client"):
-        certificate_files(folder, name, authority)
+    authority = certificates_of(folder, "node", "client")
     certificate_files(folder, "expired", authority, days_left=-1)
     certificate_files(folder, "stranger", certificate_files(folder, "other-authority", None))
     return folder

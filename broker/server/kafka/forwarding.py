@@ -96,7 +96,6 @@ class Forwarder:
         call = Call(
             version=request.header.version,
             ask=refuse,
-            node_id=self._node_id,
             wall_ms=0,  # only successes have a time
             image=self._published.image,
             principal=client.principal,

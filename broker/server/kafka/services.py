@@ -42,7 +42,7 @@ from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.answers import Prepared
 from metaquorum.listeners.forwarded.describe import DESCRIBED, out_of_image
 from metaquorum.listeners.forwarded.described_configs import OwnConfig
-from metaquorum.listeners.forwarded.loggers import LoggerChanges
+from metaquorum.listeners.forwarded.own_changes import OwnChanges
 from metaquorum.listeners.rights import CHECKS
 from metaquorum.listeners.services import (
     Client,
@@ -174,8 +174,7 @@ def offered_services(
         **out_of_image(DESCRIBED, rights.image, own),
         **forwarder.offered(),
     }
-    alter = "IncrementalAlterConfigs"
-    offered[alter] = LoggerChanges.before(offered[alter], own.node_id)
+    OwnChanges.before(offered, own.node_id, is_broker=True)
     return Services(sliced(guarded(offered, rights)), features, cluster.prepared)
 
 

@@ -48,7 +48,7 @@ def group(state: str = "Stable", *members: DescribedMember, assignor: str = "ran
 
 
 def committed(offset: int) -> Committed:
-    return Committed(offset=offset, leader_epoch=-1, metadata="")
+    return Committed(offset=offset, metadata="")
 
 
 # ---- groups

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from metaquorum.controller.settings.access import TokenSecret
 from metaquorum.listeners.forwarded.api import Call
 from metaquorum.listeners.forwarded.describe import DESCRIBED
 from metaquorum.listeners.forwarded.described_configs import OwnConfig, describe_configs
+from metaquorum.listeners.forwarded.own_changes import OwnChanges
 from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -132,16 +134,25 @@ class GoldenNode:
             call = Call(
                 version=header.version,
                 ask=self._ask,
-                node_id=self._own.node_id,
                 wall_ms=WALL_MS,
                 image=self.image,
                 principal=principal,
                 new_topics=self._new_topics,
                 token_hmac=TokenSecret(key=SECRET).hmac_of,
             )
-            body = asyncio.run(FORWARDED_BY_KEY[header.api_key].handle(request.body, call))  # type: ignore[arg-type]
+            body = asyncio.run(self._forwarded(request, call))
         chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
         return codec.decode_response(header.api_key, header.version, b"".join(chunks)).body
+
+    async def _forwarded(self, request: codec.Request, call: Call) -> Any:
+        def behind(changed: codec.Request, client: Any) -> Any:
+            return FORWARDED_BY_KEY[changed.header.api_key].handle(changed.body, call)
+
+        handle: Any = behind
+        if APIS[request.header.api_key].name in {"AlterConfigs", "IncrementalAlterConfigs"}:
+            handle = OwnChanges(self._own.node_id, behind, is_broker=True).handle
+        found = handle(request, None)
+        return await found if isinstance(found, Awaitable) else found
 
     def _local(self, request: codec.Request, listener: str) -> Any:
         body, version, image = request.body, request.header.version, self.image

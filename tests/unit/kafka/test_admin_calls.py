@@ -263,9 +263,7 @@ UPDATES = [
     FeatureUpdate(name="t", level=3, change=LevelChange.SAFE_DOWNGRADE),
     FeatureUpdate(name="u", level=4),
 ]
-COMMITTED = {
-    place: groups.Committed(offset=5 * at, leader_epoch=1, metadata="") for at, place in enumerate(PLACES[1:])
-}
+COMMITTED = {place: groups.Committed(offset=5 * at, metadata="") for at, place in enumerate(PLACES[1:])}
 Call = Callable[[Any], Awaitable[Any]]
 CALLS: dict[str, Call] = {
     "list groups": groups.list_groups,

@@ -73,7 +73,7 @@ async def ask(api: str, version: int, body: Any, answer: Any = QUORUM) -> tuple[
         asked.append(request)
         return answer
 
-    call = Call(version=version, ask=controller, node_id=-1, wall_ms=0, image=image())
+    call = Call(version=version, ask=controller, wall_ms=0, image=image())
     body = await DIRECT[api].handle(body, call)  # type: ignore[arg-type]
     key = API_BY_NAME[api].key
     frame = b"".join(codec.encode_response(key, version, 1, body))

@@ -147,7 +147,6 @@ async def told(api: str, version: int, known: MetadataImage) -> list[str]:
         call = Controller(
             version=version,
             ask=None,  # type: ignore[arg-type]
-            node_id=7,
             wall_ms=1_234,
             image=known,
             principal="User:ann",
@@ -195,7 +194,7 @@ async def test_a_topic_that_is_not_deleted_is_named_as_the_client_named_it() -> 
 
     state = DeleteTopicsRequest.DeleteTopicState
     body = DeleteTopicsRequest(topics=tuple(state(name=None, topic_id=ids[at]) for at in (1, 2)))
-    call = Call(version=6, ask=ask, node_id=7, wall_ms=0, image=image())  # type: ignore[arg-type]
+    call = Call(version=6, ask=ask, wall_ms=0, image=image())  # type: ignore[arg-type]
     answer = await FORWARDED["DeleteTopics"].handle(body, call)
     found = [(each.name, each.topic_id, each.error_code) for each in answer.responses]
     assert found == [("name 1", ids[1], 0), (None, ids[2], 29)]

@@ -171,8 +171,8 @@ class Broker(FakeNode):
 
 LOGS = {A: (10, 100), B: (0, 0), C: (5, 50)}
 COMMITTED = {
-    A: Committed(offset=40, leader_epoch=1, metadata=""),
-    C: Committed(offset=6, leader_epoch=1, metadata="m"),
+    A: Committed(offset=40, metadata=""),
+    C: Committed(offset=6, metadata="m"),
 }
 
 

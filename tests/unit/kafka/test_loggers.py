@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from metaquorum.listeners.forwarded.described_configs import OwnConfig, describe_configs
-from metaquorum.listeners.forwarded.loggers import LoggerChanges
-from metaquorum.listeners.services import Client, Offered
+from metaquorum.listeners.forwarded.own_changes import OwnChanges
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE, MetadataImage
 from metaquorum.wire import codec
@@ -56,7 +56,7 @@ def levels(*names: str) -> list[str | None]:
     return [found.get(name) for name in names]
 
 
-def alter(*resources: Resource, validate_only: bool = False) -> tuple[Answer, ...]:
+def alter(*resources: Resource, validate_only: bool = False, is_broker: bool = False) -> tuple[Answer, ...]:
     async def forward(request: Request, client: Client) -> Any:
         """The controller: refuses everything, in its order."""
         return IncrementalAlterConfigsResponse(
@@ -74,10 +74,10 @@ def alter(*resources: Resource, validate_only: bool = False) -> tuple[Answer, ..
     body = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
     frame = codec.encode_request(codec.RequestHeader(INCREMENTAL_ALTER_CONFIGS, 1, 1), body)
     request = codec.decode_request(b"".join(frame))
-    offered = LoggerChanges.before(Offered(0, 1, forward), NODE_ID)
+    handle = OwnChanges(NODE_ID, forward, is_broker=is_broker).handle
 
     async def answer() -> IncrementalAlterConfigsResponse:
-        found = offered.handle(request, cast("Client", None))
+        found = handle(request, cast("Client", None))
         return await found if isinstance(found, Awaitable) else found
 
     return asyncio.run(answer()).responses
@@ -154,3 +154,21 @@ def test_what_is_not_about_loggers_goes_on_and_answers_keep_the_order_of_the_req
     answers = alter(others[0], loggers((PACKAGE, SET, "DEBUG")), others[1])
     assert [(each.resource_name, each.error_code) for each in answers] == [("a", 40), ("3", 0), ("b", 40)]
     assert [each.error_code for each in alter(*others)] == [40, 40]
+
+
+def test_a_broker_passes_on_what_can_be_changed_through_it() -> None:
+    def change(name: str, key: str, value: str) -> Resource:
+        configs = (Config(name=key, config_operation=SET, value=value),)
+        return Resource(resource_type=BROKER_RESOURCE, resource_name=name, configs=configs)
+
+    asked = (
+        change("4", "max.connections", "5"),
+        change("3", "log.dirs", "/x"),
+        change("3", "max.connections", "x"),
+        change("", "ssl.keystore.location", "/x"),
+        change("3", "max.connections", "5"),
+        change("", "max.connections", "5"),
+    )
+    refused, reached = ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG
+    assert [each.error_code for each in alter(*asked, is_broker=True)] == [refused] * 4 + [reached] * 2
+    assert [each.error_code for each in alter(*asked)] == [reached] * 6, "a controller decides itself"

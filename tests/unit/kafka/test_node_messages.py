@@ -60,7 +60,7 @@ async def handled(body: Any, version: int, answer: Any) -> tuple[Any, Any]:
         return answer
 
     name = type(body).__name__.removesuffix("Request")
-    call = Call(version=version, ask=ask, node_id=-1, wall_ms=0, image=MetadataImage())
+    call = Call(version=version, ask=ask, wall_ms=0, image=MetadataImage())
     response = await ANSWERED[name].handle(body, call)
     return seen[0], response
 

@@ -47,7 +47,6 @@ def call_of(principal: str, asked: list[Any], *, by_token: bool = False) -> Call
     return Call(
         version=3,
         ask=ask,
-        node_id=1,
         wall_ms=0,
         image=MetadataImage(),
         principal=principal,

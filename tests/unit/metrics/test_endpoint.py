@@ -25,7 +25,7 @@ from metaquorum.observability.metrics import endpoint as endpoint_module
 from metaquorum.observability.metrics.endpoint import CONNECTIONS_MAX, HEADER_BYTES_MAX, MetricsEndpoint
 from metaquorum.observability.metrics.rights import ScraperRights
 from metaquorum.observability.metrics.service import bind_metrics
-from tests.unit.server.certificates import certificate_files, foreign_client
+from tests.unit.server.certificates import certificate_files, certificates_of, foreign_client
 from tests.unit.server.nodes import free_port
 from tests.waiting import within
 
@@ -149,9 +149,7 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_https_asks_for_a_certificate(tmp_path: Path) -> None:
-    authority = certificate_files(tmp_path, "authority", None)
-    for name in ("node", "scraper"):
-        certificate_files(tmp_path, name, authority)
+    certificates_of(tmp_path, "node", "scraper")
     certificate_files(tmp_path, "stranger", certificate_files(tmp_path, "other-authority", None))
     for needed in (False, True):
         files = TlsFiles(
@@ -209,9 +207,7 @@ def image_of(acls: list[Acl]) -> MetadataImage:
 
 
 async def test_where_there_is_an_authorizer_scrapers_need_describe_on_the_cluster(tmp_path: Path) -> None:
-    authority = certificate_files(tmp_path, "authority", None)
-    for name in ("node", "scraper", "nobody"):
-        certificate_files(tmp_path, name, authority)
+    certificates_of(tmp_path, "node", "scraper", "nobody")
     now = [MetadataImage()]
     rules = PrincipalRules("RULE:^CN=(scraper)$/$1/")
     rights = ScraperRights(Authorizer(super_users=["User:root"]), rules, lambda: now[0])

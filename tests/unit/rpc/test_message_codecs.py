@@ -19,7 +19,6 @@ import metaquorum.broker.server as brokers
 import metaquorum.controller.server as controllers
 import metaquorum.rpc as rpc
 import metaquorum.rpc.messages as room
-from metaquorum.listeners.forwarded.api import AskedBy
 from metaquorum.listeners.forwarded.table import ANSWERED
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import common as requests
@@ -171,7 +170,7 @@ def test_the_tables_cover_every_message_with_a_counterpart() -> None:
     # Without fields in protobuf, or a controller's own read of its image.
     without -= {"DescribeQuorumRequest", "Done", "ReadImageRequest", "ReadImageResponse"}
     # Asked in Kafka's protocol alone, in frames that brokers forward or that nodes send themselves.
-    in_kafkas_protocol = {name for name, each in ANSWERED.items() if each.by is not AskedBy.TOOLS}
+    in_kafkas_protocol = set(ANSWERED)
     asked = {
         kind.__name__ for kind in kinds if request_name(type(kind.__name__, (), {})()) in in_kafkas_protocol
     }

@@ -54,6 +54,12 @@ def failed(code: grpc.StatusCode, details: str | None) -> grpc.aio.AioRpcError:
             " drops the packets)",
         ),
         (Code.UNAVAILABLE, "Socket closed", "not reachable (Socket closed)"),
+        (
+            Code.UNAVAILABLE,
+            "Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame, got frame type 80)"
+            " (Trying to connect an http1.x server (HTTP status 405))",
+            f"not reachable ({reach.SPEAKS_HTTP})",
+        ),
         (Code.UNAVAILABLE, None, "not reachable (no connection)"),
         (Code.UNIMPLEMENTED, "Method", "it does not serve this request; give a controller's address"),
         (Code.INTERNAL, "odd", "INTERNAL: odd"),

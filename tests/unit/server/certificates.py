@@ -85,6 +85,14 @@ def foreign_server(folder: Path, own: str = "node", authority: str | None = None
     return context
 
 
+def certificates_of(folder: Path, *names: str) -> Issuer:
+    """New files of an authority and of nodes or clients that it signed."""
+    authority = certificate_files(folder, "authority", None)
+    for name in names:
+        certificate_files(folder, name, authority)
+    return authority
+
+
 def node_and_client(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """A server's context and that of a client that trusts it, from new files."""
     certificate_files(folder, "node", certificate_files(folder, "authority", None))

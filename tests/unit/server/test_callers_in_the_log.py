@@ -18,7 +18,7 @@ from metaquorum.wire import codec
 from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.messages import ApiVersionsRequest, CreateTopicsRequest
 from metaquorum.wire.table import API_BY_NAME, API_VERSIONS
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificates_of
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is, material, tls_keys
 
@@ -63,9 +63,7 @@ def causes(site: Site) -> list[tuple[BatchCause | None, tuple[object, ...]]]:
 async def test_every_caller_is_named_as_its_door_knew_it(site: Site, tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     folder.mkdir()
-    authority = certificate_files(folder, "authority", None)
-    for name in ("node", "client"):
-        certificate_files(folder, name, authority)
+    certificates_of(folder, "node", "client")
     keys = {**tls_keys(folder, "required"), "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/"}
     address = [(LOOPBACK, site.controller_port)]
     async with running_controller(site.controller_file(keys)), running_broker(site.broker_file(keys)):
@@ -124,7 +122,7 @@ FEWER = {
 }
 NOT_OF_BROKERS = {
     *("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "UpdateRaftVoter"),
-    *("AddRaftVoter", "RemoveRaftVoter", "AlterPartition", "AssignReplicasToDirs", "AllocateProducerIds"),
+    *("AlterPartition", "AssignReplicasToDirs", "AllocateProducerIds"),
     *("BrokerRegistration", "BrokerHeartbeat", "ControllerRegistration", "Envelope"),
 }
 

@@ -16,7 +16,7 @@ from metaquorum.metadata.image.image import FeaturesImage
 from metaquorum.wire import messages as wire
 from metaquorum.wire.principal import ForwardedPrincipal
 from metaquorum.wire.table import API_BY_NAME
-from tests.unit.server.certificates import certificate_files, foreign_client
+from tests.unit.server.certificates import certificates_of, foreign_client
 from tests.unit.server.foreign_broker import Channel, ForeignBroker
 from tests.unit.server.nodes import Site, new_site, running_controller
 
@@ -255,9 +255,7 @@ REFUSED = 31
 @pytest.fixture(name="certificates", scope="module")
 def fixture_certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
-    authority = certificate_files(folder, "authority", None)
-    for name in ("server", "node", "alice"):
-        certificate_files(folder, name, authority)
+    certificates_of(folder, "server", "node", "alice")
     return folder
 
 

@@ -21,7 +21,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.rpc.rights import GrpcCallers, GrpcRights, grpc_callers
-from tests.unit.server.certificates import certificate_files, foreign_client
+from tests.unit.server.certificates import certificates_of, foreign_client
 from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is, material, tls_keys
 
@@ -35,9 +35,7 @@ def fixture_site(tmp_path: Path) -> Site:
 def fixture_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "tls"
     folder.mkdir()
-    authority = certificate_files(folder, "authority", None)
-    for name in ("node", "client"):
-        certificate_files(folder, name, authority)
+    certificates_of(folder, "node", "client")
     return folder
 
 

@@ -18,7 +18,7 @@ from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.topics import create_topics
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificates_of
 from tests.unit.server.nodes import new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is, material, tls_keys
 
@@ -27,9 +27,7 @@ from tests.unit.server.test_servers import SERVING, health_is, material, tls_key
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "tls"
     made.mkdir()
-    authority = certificate_files(made, "authority", None)
-    for name in ("node", "client"):
-        certificate_files(made, name, authority)
+    certificates_of(made, "node", "client")
     return made
 
 

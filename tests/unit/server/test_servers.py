@@ -24,7 +24,7 @@ from metaquorum.raft.store import ReplicaStore
 from metaquorum.rpc.channels import open_channel
 from metaquorum.wire.messages import UnregisterBrokerRequest
 from tests.topics import committed_image, create_topics, delete_topics, partitions_in, partitions_of
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificate_files, certificates_of
 from tests.unit.server.nodes import (
     Site,
     forwarded,
@@ -187,9 +187,7 @@ async def test_nobody_there_is_one_clear_error(site: Site) -> None:
 def certificates(tmp_path: Path) -> Path:
     folder = tmp_path / "tls"
     folder.mkdir()
-    authority = certificate_files(folder, "authority", None)
-    for name in ("node", "client"):
-        certificate_files(folder, name, authority)
+    certificates_of(folder, "node", "client")
     certificate_files(folder, "stranger", certificate_files(folder, "other-authority", None))
     return folder
 

@@ -14,6 +14,7 @@ from metaquorum.broker.coordinator.transaction import (
     NeedsProducerId,
     TransactionDescription,
 )
+from metaquorum.broker.server.kafka.transactions import handlers
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
 from metaquorum.listeners.services import Client, Offered
 from metaquorum.listeners.slices import sliced
@@ -77,14 +78,14 @@ class Coordinators:
 
 async def ask(api: str, version: int, body: Any, coordinators: Coordinators, ids: Any = None) -> Any:
     served = Core()
-    handlers = TransactionHandlers(
+    served_by = TransactionHandlers(
         coordinators,  # type: ignore[arg-type]
         served.requests,
         image,
         ("__consumer_offsets", 50),
     )
     frame = b"".join(codec.encode_request(codec.RequestHeader(KEYS[api], version, 1), body))
-    task = asyncio.ensure_future(getattr(handlers, api)(codec.decode_request(frame), CLIENT))
+    task = asyncio.ensure_future(getattr(served_by, api)(codec.decode_request(frame), CLIENT))
     if ids is not None:
         (event,) = await served.until(1)
         served.answer(event, ids)
@@ -145,7 +146,7 @@ def topics(*names: str) -> tuple[Any, ...]:
     )
 
 
-async def test_partitions_are_added_all_or_none() -> None:
+async def test_partitions_are_added_all_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def body(*names: str) -> AddPartitionsToTxnRequest:
         return AddPartitionsToTxnRequest(
             v3_and_below_transactional_id="t",
@@ -164,8 +165,17 @@ async def test_partitions_are_added_all_or_none() -> None:
     it = Coordinators(ErrorCode.CONCURRENT_TRANSACTIONS)
     assert codes(await ask("add_partitions_to_txn", 3, body("orders"), it)) == [51, 51]
     assert it.asked[0].partitions == (("orders", 0), ("orders", 1))
+    turns = 0
+
+    async def pause() -> None:
+        nonlocal turns
+        turns += 1
+
+    monkeypatch.setattr(handlers, "LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr(handlers, "pause", pause)
     none = Coordinators()
     assert codes(await ask("add_partitions_to_txn", 0, body("orders", "nobody"), none)) == [55, 55, 3, 3]
+    assert turns == 2, "the loop serves others meanwhile"
 
 
 async def test_brokers_ask_about_several_transactions() -> None:

@@ -130,6 +130,7 @@ class Process:
         self._marks = marks
         self.alive = True
         self.stopped: events.Stop | None = None
+        self.warned_of_loss = ""
         self.paused = False
         self.touched = True
         host.boot += 1
@@ -321,6 +322,8 @@ class Process:
             case events.WriteSnapshot():
                 self._on_disk(lambda: self._write_snapshot(effect), self._finish)
             case raft.Warn(message=message, is_loss=is_loss):
+                if is_loss:
+                    self.warned_of_loss = message
                 if is_loss and "does not lead while" in message:
                     self._marks.add("did not lead while a voter knew better")
                 if is_loss and "is left out and all others are served" in message:

@@ -48,6 +48,8 @@ class OlderCopyWorld(World):
         """The first offset of which a committed record was overwritten."""
         self._was_known = False
         """Whether somebody knew then that it was committed. Later all know offsets of the next leader."""
+        self._committed: dict[int, tuple[int, bytes]] = {}
+        """What was committed before that."""
         self.said: list[str] = []
         self.replaced: set[int] = set()
         self._reformatted: set[int] = set()
@@ -140,6 +142,9 @@ class OlderCopyWorld(World):
             self._lost(error)
         for process in (*self.controllers(), *self.brokers()):
             self._keeps_what_it_noted(process)
+            if self.lost_from is not None and any(text in process.warned_of_loss for text in SAID):
+                self.said.append(f"{process.host.name}: {process.warned_of_loss}")
+                process.warned_of_loss = ""
 
     def _lost(self, error: Exception) -> None:
         """The laws across nodes no longer hold. From here on those of this module are checked."""
@@ -149,6 +154,7 @@ class OlderCopyWorld(World):
         self.engine.trace("world", f"committed records from offset {self.lost_from} on are lost: {error}")
         self._was_known = self._somebody_knows(self.lost_from)
         self.marks.add("committed records overwritten")
+        self._committed = self.checks.committed_batches()
         self.checks = _NoChecks()
 
     def _overwritten_from(self) -> int | None:
@@ -157,7 +163,7 @@ class OlderCopyWorld(World):
         leader = max(leaders, key=lambda process: process.core.epoch, default=None)
         if leader is None:
             return None
-        committed = self.checks.committed_batches()
+        committed = self._committed or self.checks.committed_batches()
         start, end = leader.core.log_start_offset, leader.core.log_end_offset
         held = {} if start == end else _batches(leader, start, end)
         for base, (_, data) in sorted(committed.items()):
@@ -207,13 +213,21 @@ class OlderCopyWorld(World):
 
     def _is_well(self) -> bool:
         if self.lost_from is not None:
-            return bool(self.said) or not self._was_known
+            return bool(self.said) or not self._was_known or self._is_back()
         return not self.said and super()._is_well()
 
     def _what_is_unwell(self) -> str:
         if self.lost_from is not None:
             return f"offset {self.lost_from} was overwritten, and no node that knows of it says so"
         return f"nothing was lost, and {self.said[0]}" if self.said else super()._what_is_unwell()
+
+    def _is_back(self) -> bool:
+        """Whether a node that has all that was committed leads again: the one that lacked it had no majority
+        for what it wrote."""
+        is_back = not super()._what_is_unwell() and self._overwritten_from() is None
+        if is_back:
+            self.marks.add("what was overwritten is there again")
+        return is_back
 
     def _somebody_knows(self, offset: int) -> bool:
         """Whether a node that was not replaced knows a record at or after this offset to be committed."""

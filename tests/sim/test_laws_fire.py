@@ -220,6 +220,8 @@ def test_a_node_keeps_what_it_knew_to_be_committed() -> None:
         world._keeps_what_it_noted(process)
     world._noted.pop(process.node_id)
     world.lost_from, world._was_known = 1, world._somebody_knows(1)
+    assert world._is_well(), "the leader has all that was committed"
+    world._committed = {0: (1, b"another batch")}
     assert not world._is_well() and "no node that knows of it says so" in world._what_is_unwell()
     world.said.append("node 0: records are lost")
     assert world._is_well()

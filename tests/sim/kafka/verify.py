@@ -30,8 +30,8 @@ class CommittedLogs:
         self.plain: dict[Place, list[int]] = {}
         self.offsets: dict[tuple[str, Place], int] = {}
 
-    def walk(self, place: Place, batches: list[RecordBatch]) -> None:
-        """Raises SafetyError if a transaction has not ended."""
+    def walk(self, place: Place, batches: list[RecordBatch], *, was_lost: bool = False) -> None:
+        """Raises SafetyError if a transaction has not ended, unless the end of this log `was_lost`."""
         pending: dict[int, list[RecordBatch]] = {}
         for batch in batches:
             header = batch.header
@@ -44,7 +44,7 @@ class CommittedLogs:
                 pending.setdefault(header.producer_id, []).append(batch)
             elif not header.is_control:
                 self._take(place, batch, committed=True, is_transactional=False)
-        for producer_id, left in pending.items():
+        for producer_id, left in pending.items() if not was_lost else ():
             raise SafetyError(
                 f"{place}: the transaction of producer {producer_id} does not end: {left[0].header}"
             )

@@ -169,10 +169,11 @@ class KafkaWorld(DataWorld):
             key = (info.topic_id, info.index)
             topic = topics.topic(info.topic_id)
             truth = self.laws.truth(key, 0)
-            if topic is not None:
-                logs.walk((topic.name, info.index), batches_of_truth(truth))
             # After an accepted loss, what was committed before it does not determine what exists now.
-            if self.laws.is_compacted(key) and not self.laws.generation(key, info.leader_epoch):
+            was_lost = bool(self.laws.generation(key, info.leader_epoch))
+            if topic is not None:
+                logs.walk((topic.name, info.index), batches_of_truth(truth), was_lost=was_lost)
+            if self.laws.is_compacted(key) and not was_lost:
                 for member in info.replicas:
                     process = brokers[member]
                     replica: Partition = process.partitions()[key]

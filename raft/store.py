@@ -358,9 +358,12 @@ class ReplicaStore:
         return self.log.read(from_offset, max_bytes).below(to_offset)
 
     def fill_records(self, effect: RespondWithRecords) -> FetchResponse:
-        """The response with its records. Raises CorruptLogError or DiskError."""
+        """The response with its records, or without any if the log was trimmed since: the next fetch gets a
+        snapshot's id. Raises CorruptLogError or DiskError."""
         if not isinstance(effect.response, FetchResponse):
             raise TypeError(f"records belong in a FetchResponse, not a {type(effect.response).__name__}")
+        if effect.read_from < self.log.start_offset:
+            return effect.response
         found = self.read_log(effect.read_from, effect.read_to, effect.max_bytes)
         return replace(effect.response, records=found.data)
 

@@ -140,6 +140,15 @@ RAFT_BUGS = (
         caught_by=(STORE,),
     ),
     Bug(
+        name="an-answer-is-read-below-the-trimmed-start",
+        breaks="a log that is trimmed while an answer waits for an epoch to be durable ends no controller",
+        source="KIP-630, deleting the log",
+        file="raft/store.py",
+        old="if effect.read_from < self.log.start_offset:",
+        new="if effect.read_from < 0:",
+        caught_by=(STORE,),
+    ),
+    Bug(
         name="vote-answered-before-it-is-durable",
         breaks="no response is sent before the hard state that it depends on is durable",
         source="Raft paper figure 2",

@@ -302,6 +302,22 @@ def test_retention_removes_only_what_a_snapshot_stands_for(
     store.close()
 
 
+def test_an_answer_that_waited_while_its_records_were_trimmed_has_none(tmp_path: Path) -> None:
+    """It waits for an epoch to be durable; the next fetch gets a snapshot's id."""
+    store = filled(tmp_path, retention_bytes=1)
+    store.execute(TrimLog(before_offset=90), wall_ms=100_000)
+    start = store.log.start_offset
+    response = FetchResponse(error=RaftError.NONE, epoch=1, leader_id=1, high_watermark=100)
+
+    def answer(read_from: int) -> FetchResponse:
+        effect = RespondWithRecords(key=1, response=response, read_from=read_from, read_to=100, max_bytes=1)
+        return store.fill_records(effect)
+
+    assert answer(start - 1) == response
+    assert answer(start).records
+    store.close()
+
+
 def test_nothing_at_or_above_the_snapshot_is_removed(tmp_path: Path) -> None:
     store = filled(tmp_path, retention_bytes=1)
     store.execute(TrimLog(before_offset=60), wall_ms=100_000)

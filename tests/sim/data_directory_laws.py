@@ -172,6 +172,7 @@ class DirectoryLaws(Generations):
         if elsewhere and place == given_up_in(work.directory_id):
             self.marks.add("replica given up during a move made beside a dead directory")
             elsewhere &= set(process.workers)
+        if place is None or place == given_up_in(work.directory_id):  # None: deleted, as it learns later
             elsewhere -= self.failed.get((process.host.name, process.host.boot), set())
         if elsewhere:
             raise SafetyError(

@@ -63,6 +63,10 @@ class Newcomer:
             self.last_problem, pause_ms = response.waiting_for, response.retry_after_ms
         elif isinstance(response, ApiError):
             self.last_problem = str(response)
+            if "needs exactly one" in self.last_problem and self._request.reuse_missing:
+                self._request = AllocateBrokerIdRequest(
+                    request_id=self._engine.rng.randbytes(16), binding_key=self._request.binding_key
+                )  # several ids are missing: the operator starts it as a new broker
             hint = response.leader_hint
             self._target = self._engine.rng.choice(self._controllers) if hint is None else hint
         self._engine.after(pause_ms, self.ask)

@@ -46,7 +46,7 @@ demo: setup
 quorum: setup
 	$(BIN)/metaquorum local up --watch
 
-# Nine at once on any machine, of which six wait; what fails beside others runs once more, alone (tests/suite.py). mypy
+# Ten at once on any machine, of which six wait; what fails beside others runs once more, alone (tests/suite.py). mypy
 # runs among them.
 test: checks kafkajs
 	$(BIN)/python -m tests.suite

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-WAITING = ("tests/e2e", "tests/attacks")
+WAITING = ("tests/e2e", "tests/attacks", "tests/ways")
 """End-to-end tests wait most of their time, for elections and for sessions to end; all others compute."""
 PARTS = (
-    ("-n", "3", "--dist", "loadfile", *(f"--ignore={folder}" for folder in WAITING)),
+    ("-n", "4", "--dist", "loadfile", *(f"--ignore={folder}" for folder in WAITING)),
     ("-n", "6", "--dist", "loadfile", *WAITING),
 )
 """One pytest each, side by side: a worker of pytest-xdist collects every test that its pytest was given, so

@@ -164,9 +164,9 @@ async def unregister_broker(body: UnregisterBrokerRequest, call: Call) -> Unregi
 @answers("AddRaftVoter", on_cluster(Op.ALTER), asks_others=True)
 async def add_raft_voter(body: AddRaftVoterRequest, call: Call) -> AddRaftVoterResponse:
     """KIP-853. The answer waits for the commit, also where the caller would not."""
-    endpoints = tuple(VoterEndpoint(at.name, at.host, at.port) for at in body.listeners)
+    by_name = {at.name: VoterEndpoint(at.name, at.host, at.port) for at in body.listeners}
     request = core.AddRaftVoterRequest(
-        voter=Voter(body.voter_id, bytes(body.voter_directory_id), endpoints),
+        voter=Voter(body.voter_id, bytes(body.voter_directory_id), tuple(by_name.values())),
         cluster_id=body.cluster_id,
         timeout_ms=max(1, body.timeout_ms),
     )

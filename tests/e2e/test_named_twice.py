@@ -646,6 +646,7 @@ WITHOUT = {
     "ConsumerGroupHeartbeat": "topics and partitions of a member are a set",
     "CreateDelegationToken": "renewers are a set",
     "DescribeDelegationToken": "owners are a set",
+    "AddRaftVoter": "of two endpoints with one name, the last one counts, as in Kafka",
     "WriteTxnMarkers": "of brokers, which name a partition once",
 }
 """Requests with arrays in which nothing can be named twice, or in which it does not matter."""

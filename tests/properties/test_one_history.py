@@ -15,7 +15,6 @@ from metaquorum.metadata.inspect.causes.losses import LOSSES
 from metaquorum.metadata.inspect.causes.rule import Cause, Scene
 from metaquorum.metadata.inspect.causes.table import partition_causes
 from metaquorum.metadata.inspect.changes import changes
-from metaquorum.metadata.inspect.changes import changes as changes_module
 from metaquorum.metadata.inspect.changes.change_steps import PartitionStep
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.entities.targets import parse_target
@@ -39,7 +38,7 @@ class SmallSlices:
     """Controllers split fences of thousands of partitions; here, of two."""
 
     def __enter__(self) -> None:
-        rooms: tuple[Any, ...] = (changes_module, changes, incidents)
+        rooms: tuple[Any, ...] = (changes, incidents)
         self._patches = [patch.object(room, "SLICE_MIN", SLICE) for room in rooms]
         for one in self._patches:
             one.start()

@@ -408,8 +408,13 @@ def test_what_nodes_ask_for_themselves_is_not_forwarded() -> None:
 
 VOTER_DIRECTORY = bytes(range(16))
 LISTENER = wire.AddRaftVoterRequest.Listener(name="KAFKA", host="h", port=9095)
+BEFORE = wire.AddRaftVoterRequest.Listener(name="KAFKA", host="old", port=1)
 ADD = wire.AddRaftVoterRequest(
-    cluster_id="c", timeout_ms=500, voter_id=4, voter_directory_id=VOTER_DIRECTORY, listeners=(LISTENER,)
+    cluster_id="c",
+    timeout_ms=500,
+    voter_id=4,
+    voter_directory_id=VOTER_DIRECTORY,
+    listeners=(BEFORE, LISTENER),
 )
 REMOVE = wire.RemoveRaftVoterRequest(cluster_id="c", voter_id=4, voter_directory_id=VOTER_DIRECTORY)
 ADDED = AddRaftVoterRequest(

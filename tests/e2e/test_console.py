@@ -112,10 +112,13 @@ def test_the_handle_moves_everything_and_keys_move_it(served: Served) -> None:
         browser.run("window.seen = document.querySelector('main').firstChild")
         browser.drag("#strip svg.time", (0.9, 0.1), (0.5, 0.1))
         browser.wait("location.hash.includes('at=')", "moment in the URL")
-        browser.settled()
-        offset = int(browser.run("return new URLSearchParams(location.hash.split('?')[1]).get('at')"))
+        at = "new URLSearchParams(location.hash.split('?')[1]).get('at')"
+        browser.wait(
+            f"document.querySelector('main .moment')?.textContent.includes(`offset ${{{at}}},`)",
+            "the moment of the URL on the page",
+        )
+        offset = int(browser.run(f"return {at}"))
         assert 0 < offset < 200
-        assert f"offset {offset}" in browser.text("main .moment")
         browser.run("document.querySelector('#strip svg.time').focus()")
         browser.press("d")
         browser.wait("location.hash.includes('since=')", "second moment")

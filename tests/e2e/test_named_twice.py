@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 class Site:
-    """A cluster of one broker, with two topics, and an open transaction."""
+    """A cluster of one broker, with two topics, a group that has committed, and an open transaction."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -50,6 +50,7 @@ class Site:
         cluster.create_topic(OTHER)
         for at in (AT_GROUP, AT_TRANSACTION):
             self._until_found(at)
+        cluster.commit_offsets(GROUP, TOPIC)
         self.producer = self.ask(
             m.InitProducerIdRequest(
                 transactional_id=TRANSACTION, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1

@@ -114,6 +114,12 @@ def test_a_long_history_is_that_of_the_newest_states(path: Path, monkeypatch: py
     assert shorter > 3
 
 
+def test_between_two_parts_are_the_brokers_records_from_the_end_of_one_to_the_start_of_the_next() -> None:
+    known = [mentions.BrokerMention(offset, 0, None) for offset in (3, 5, 9)]
+    for first, end, expected in ((0, 3, []), (3, 9, [3, 5]), (4, 10, [5, 9]), (5, 5, []), (10, 20, [])):
+        assert [each.offset for each in mentions.between(known, first, end)] == expected
+
+
 def test_only_the_parts_that_mention_an_entity_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mentions, "PART_RECORDS", 100)
     changes: list[Batch] = [(2, [r.PartitionChangeRecord(0, ORDERS, leader=at % 2)]) for at in range(1000)]

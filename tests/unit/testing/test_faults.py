@@ -216,6 +216,7 @@ def test_cleaning_removes_topics_and_groups_and_heals() -> None:
         faults = [cluster.disk_slow(1, delay_s=0.001), cluster.kill(0)]
         cluster.heal_all()
         assert not any(each.is_in_force for each in faults)
+        assert sum(event.text.startswith("healed: ") for event in cluster.events) == len(faults)
         assert len(cluster.consume_all(topic)) == 1
         fault = cluster.disk_slow(1, delay_s=0.001)
         cluster.clean()
